@@ -49,8 +49,7 @@ def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = regret
     facts, out = read_json(bench / "gauntlet.json"), folder / "gauntlet"
     out.mkdir(parents=True, exist_ok=True)
     for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
-        if path.suffix != ".html":  # as large as all its data, most of it the same script and style
-            shutil.copyfile(path, out / path.name)
+        shutil.copyfile(path, out / path.name)
     write_findings(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
     return out
 

@@ -4,7 +4,7 @@
 DIR/gauntlet.json     which logs, in order, and which are absent
 DIR/NAME/             an ordinary bench of each log
 DIR/gauntlet.parquet  one row per method and log: see `regret`
-DIR/table.md, report.html
+DIR/table.md, figures/
 ```
 """
 
@@ -26,9 +26,8 @@ from tracecvr.base.files import read_json, write_json, write_parquet, write_text
 from tracecvr.bench import regret
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.regret import Standing, standings
-from tracecvr.bench.report import drawing, render_page
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.figure import Axis, Figure, Heat
-from tracecvr.bench.report.sentences import Sentence
 from tracecvr.bench.runner import Request
 from tracecvr.bench.suite import Log, Suite
 from tracecvr.bench.text_tables import Table, Text, figure_cell
@@ -59,7 +58,17 @@ def begin(request: Request, logs: Sequence[Log], out: Path) -> tuple[dict[str, R
         "tracecvr": version("tracecvr"),
     }
     write_json(out / "gauntlet.json", facts)
-    return {log.name: _request(request, log, sources[log.name]) for log in present}, absent
+    benches = {
+        log.name: replace(
+            request,
+            data=log.data,
+            source=sources[log.name],
+            data_settings=tuple(f"{key}={value}" for key, value in log.options.items()),
+            settings=log.settings | dict(request.settings),
+        )
+        for log in present
+    }
+    return benches, absent
 
 
 def source_of(log: Log) -> Path | None:
@@ -68,45 +77,24 @@ def source_of(log: Log) -> Path | None:
     return path if log.file and path.is_file() else None
 
 
-def _request(request: Request, log: Log, source: Path | None) -> Request:
-    return replace(
-        request,
-        data=log.data,
-        source=source,
-        data_settings=tuple(f"{key}={value}" for key, value in log.options.items()),
-        settings=log.settings | dict(request.settings),
-    )
-
-
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
-    """`gauntlet.parquet`, table and report of the logs that are finished by now, and the figure as a file of each kind.
-    Returns what was written."""
+    """`gauntlet.parquet` and tables of the logs that are finished by now, and the figure as a file of each kind, SVG by
+    default. Returns what was written."""
     facts = read_json(out / "gauntlet.json")
     parts = [_measure(out / log["name"], log) for log in facts["logs"]]
-    frame = pl.concat([part for part in parts if part is not None] or [pl.DataFrame(schema=regret.SCHEMA)])
-    write_parquet(out / "gauntlet.parquet", frame)
-    field = Field(frame, facts)
-    made, figures = tables(field), [heat_map(field)]
-    text = [f"# {facts['suite']}: {facts['about']}", "", *_notes(field), ""]
-    write_text(out / "table.md", "\n".join(text) + "\n" + "\n\n".join(table.markdown() for table in made) + "\n")
-    write_text(out / "report.html", render_page(_content(field), figures, made))
-    written = [out / "gauntlet.parquet", out / "table.md", out / "report.html"]
-    return written + (drawing.save(figures, out / "figures", kinds) if kinds else [])
+    field = Field(pl.concat([pl.DataFrame(schema=regret.SCHEMA), *(part for part in parts if part is not None)]), facts)
+    write_parquet(out / "gauntlet.parquet", field.frame)
+    text = [f"# {facts['suite']}: {facts['about']}", *_notes(field), *(table.markdown() for table in tables(field))]
+    write_text(out / "table.md", "\n\n".join(text) + "\n")
+    figures = drawing.save([heat_map(field)], out / "figures", kinds or ("svg",))
+    return [out / "gauntlet.parquet", out / "table.md", *figures]
 
 
-def _measure(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:
+def _measure(folder: Path, log: Mapping[str, str]) -> pl.DataFrame | None:
     if not (folder / "results.parquet").is_file():
         return None
     about = log["about"] or next(iter(read_json(folder / "bench.json")["log"]["notes"]), "")
-    outcome = Outcome(folder)
-    return regret.measure(outcome, log["name"], about) if outcome.lines else None
-
-
-# What it shows: `table.md` and `report.html`, methods by logs, the smallest worst regret first.
-
-
-_DARKEST = 0.05
-"""Regret in NLL from which on a square is darkest."""
+    return regret.measure(Outcome(folder), log["name"], about)
 
 
 @dataclass(frozen=True)
@@ -139,11 +127,20 @@ class Field:
 
 
 def _notes(field: Field) -> list[str]:
-    seeds = ", ".join(map(str, field.facts["seeds"]))
-    absent = field.facts["absent"]
-    return [f"{len(field.logs)} logs, {len(field.fair)} methods that know no future; seeds {seeds}."] + [
-        f"Left out, because their files are not at hand (TRACECVR_DATA): {', '.join(absent)}."
-    ] * bool(absent)
+    seeds = field.facts["seeds"]
+    count = f"{len(field.logs)} logs, {len(field.fair)} methods that know no future"
+    notes = [f"{count}; seeds {', '.join(map(str, seeds))}."]
+    if len(seeds) == 1:
+        notes.append("One seed: variation between seeds is not known; intervals are over days.")
+    if absent := field.facts["absent"]:
+        notes.append(f"Left out, because their files are not at hand (TRACECVR_DATA): {', '.join(absent)}.")
+    if field.fair:
+        first, most = field.fair[0], max(field.fair, key=lambda one: one.near_best)
+        notes.append(
+            f"{first.label} has the smallest worst regret: {figure_cell(first.worst).text}, on {first.worst_log}. "
+            f"{most.label} is near the best on most logs: {most.near_best} of {len(field.logs)}."
+        )
+    return notes
 
 
 # Tables.
@@ -157,15 +154,13 @@ def _regrets(field: Field) -> Table:
     table = Table(
         "Regret: NLL above that of the best method of each log", ["method", "worst", "near best", *field.logs]
     )
-    for number, one in enumerate(field.standings):
+    for one in field.standings:
         near = Text("" if one.role == "upper" else f"{one.near_best} of {len(field.logs)}")
         row = [Text(one.label), figure_cell(one.worst), near]
         for log in field.logs:
             cell = field.rows.get((one.label, log))
             row.append(Text("failed") if cell is None else Text(_star(cell, "regret"), bold=cell["best"]))
         table.rows.append(row)
-        if one.role == "upper":
-            table.apart.add(number)
     excess = [field.best_on(log)["excess"] for log in field.logs]
     truth = [figure_cell(None if value is None else -value) for value in excess]
     table.rows.append([Text("true rates"), Text(""), Text(""), *truth])
@@ -212,7 +207,10 @@ def _star(cell: Mapping[str, Any], figure: str, sign: str = "") -> str:
     return "n/a" if value is None else f"{value:{sign}.4f}{'*' if clear else ''}"
 
 
-# The page.
+# The figure.
+
+_DARKEST = 0.05
+"""Regret in NLL from which on a square is darkest."""
 
 
 def heat_map(field: Field) -> Figure:
@@ -238,39 +236,3 @@ def heat_map(field: Field) -> Figure:
         "Oracle, which knows final labels, is last."
     )
     return Figure("regret", "Regret of every method on every log", caption, (heat,))
-
-
-def _content(field: Field) -> dict[str, Any]:
-    facts, frame = field.facts, field.frame
-    seen = frame.unique("log")
-    words = [f"tracecvr bench {facts['suite']}", *(f"--set {k}={v}" for k, v in facts["settings"].items())]
-    words += [f"--methods {','.join(facts['methods'])}"] if facts["methods"] else []
-    return {
-        "bench": {
-            "tracecvr": facts["tracecvr"],
-            "data": f"{len(field.logs)} logs",
-            "rows": field.standings,
-            "seeds": facts["seeds"],
-        },
-        "suite": {"name": facts["suite"], "about": facts["about"]},
-        "clicks": int(seen["clicks"].sum()),
-        "conversions": int(seen["conversions"].sum()),
-        "ours": "",
-        "sentences": _sentences(field),
-        "unfinished": [],
-        "facts": {"logs": ", ".join(field.logs), "not at hand": ", ".join(facts["absent"]) or "none"},
-        "command": " ".join([*words, f"--seeds {','.join(map(str, facts['seeds']))}", "--out ..."]),
-    }
-
-
-def _sentences(field: Field) -> list[Sentence]:
-    if not field.fair:
-        return [Sentence("fact", "No run is finished yet.")]
-    first = field.fair[0]
-    most = max(field.fair, key=lambda one: one.near_best)
-    text = (
-        f"{first.label} has the smallest worst regret: {figure_cell(first.worst).text}, on {first.worst_log}. "
-        f"{most.label} is near the best on most logs: {most.near_best} of {len(field.logs)}."
-    )
-    one_seed = ["One seed: variation between seeds is not known; intervals are over days."]
-    return [Sentence("fact", one) for one in [text, *one_seed * (len(field.facts["seeds"]) == 1)]]

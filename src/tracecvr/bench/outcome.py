@@ -249,22 +249,27 @@ class Outcome:
     def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
         """The difference of the means over the seeds that both have."""
         seeds = sorted(set(ours.cells["seed"]) & set(theirs.cells["seed"]))
-        frames = [[self.intervals(line, seed) for seed in seeds] for line in (ours, theirs)]
-        known = [frame for each in frames for frame in each if frame is not None]
-        if len(known) < 2 * len(seeds) or not all(frame["start"].equals(known[0]["start"]) for frame in known):
+        a, b = (self.mean_intervals(line, metric, seeds) for line in (ours, theirs))
+        if a is None or b is None or not a["start"].equals(b["start"]):
             return None
-        start, clicks = known[0]["start"].to_numpy(), known[0]["clicks"].to_numpy().astype(float)
-        each = [numbers(frame[metric]) for frame in known]
-        return stats.over_days(start, clicks, np.mean(each[: len(seeds)], axis=0), np.mean(each[len(seeds) :], axis=0))
+        return stats.over_days(a["start"].to_numpy(), numbers(a["clicks"]), numbers(a["mean"]), numbers(b["mean"]))
 
     def beyond_logistic(self, line: Line) -> stats.Difference | None:
         """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
-        seeds = [one for seed in line.cells["seed"] if (one := self.intervals(line, seed)) is not None]
-        if not seeds:
+        frame = self.mean_intervals(line, "nll")
+        if frame is None:
             return None
-        start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
-        ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
-        return stats.over_days(start, clicks, ours, numbers(seeds[0]["logistic_nll"]))
+        clicks, ours, logistic = (numbers(frame[name]) for name in ("clicks", "mean", "logistic_nll"))
+        return stats.over_days(frame["start"].to_numpy(), clicks, ours, logistic)
+
+    def mean_intervals(self, line: Line, metric: str, seeds: Sequence[int] = ()) -> pl.DataFrame | None:
+        """Intervals of a row, with `mean`, that of a metric over these seeds (by default all that finished). None where
+        a cell was cleared away or intervals differ."""
+        frames = [self.intervals(line, seed) for seed in seeds or line.cells["seed"]]
+        known = [frame for frame in frames if frame is not None]
+        if len(known) < len(frames) or not all(frame["start"].equals(known[0]["start"]) for frame in known):
+            return None
+        return known[0].with_columns(pl.Series("mean", np.mean([numbers(frame[metric]) for frame in known], axis=0)))
 
     def intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
         """Metrics of each interval; None where cells were cleared away and the results kept."""
@@ -273,7 +278,7 @@ class Outcome:
 
 
 def numbers(column: pl.Series) -> stats.Floats:
-    return column.fill_null(np.nan).to_numpy()
+    return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
 def column_of(metric: str, pooled: bool) -> str:

@@ -10,8 +10,9 @@ has fewer than five days, widened by how much NLL differs between seeds if there
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -43,101 +44,77 @@ upper bounds, and where no interval is known."""
 class Score:
     """NLL of one method, or of a reference: by seed, and of each interval as the mean over seeds."""
 
-    by_seed: dict[int, float]
+    by_seed: list[float]
     intervals: Floats
 
     @property
     def mean(self) -> float:
-        return float(np.mean(list(self.by_seed.values())))
+        return float(np.mean(self.by_seed))
 
 
 class Course:
-    """A finished bench of one log, and the scores of all that ran on it."""
+    """A finished bench of one log: the scores of rows of which no seed failed, and how they differ."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: Outcome, frames: Mapping[Line, pl.DataFrame]) -> None:
         self.outcome = outcome
-        self.seeds: list[int] = outcome.bench["seeds"]
-        self.lines = [line for line in outcome.lines if len(line.cells) == len(self.seeds)]
-
-    @cached_property
-    def intervals(self) -> pl.DataFrame:
+        self.intervals = next(iter(frames.values()))
         """Start, clicks and references of each interval: the same for all methods."""
-        return self._intervals(self.lines[0])[0]
-
-    @cached_property
-    def block(self) -> int:
-        """Seconds of the stream that intervals are drawn by."""
+        self.clicks = numbers(self.intervals["clicks"])
+        self.scores = {
+            line: Score(list(line.by_seed("nll").values()), numbers(frame["mean"])) for line, frame in frames.items()
+        }
+        # How far the mean NLL of a method may be from that of other seeds. All methods are taken together: two or three
+        # seeds say little about one.
+        self.seed_reach = stats.pooled_reach([stats.spread(score.by_seed) for score in self.scores.values()])
         start = self.intervals["start"]
         days = ((start - start.min()) // DAY).n_unique()
-        return DAY if days >= stats.ENOUGH_DAYS else int(start.diff().drop_nulls().min() or DAY)  # type: ignore[arg-type]
+        shortest = int(start.diff().drop_nulls().min() or DAY)  # type: ignore[arg-type]
+        self.block = DAY if days >= stats.ENOUGH_DAYS else shortest  # seconds of the stream that are drawn together
 
-    def score(self, line: Line) -> Score:
-        intervals = np.mean([numbers(one["nll"]) for one in self._intervals(line)], axis=0)
-        return Score(line.by_seed("nll"), intervals)
+    def logistic(self) -> Score:
+        return self._same_for_all_seeds(numbers(self.intervals["logistic_nll"]))
 
-    def reference(self, intervals: Floats) -> Score:
-        """Of what is the same for all seeds."""
-        mean = float(np.average(intervals, weights=self.clicks))
-        return Score(dict.fromkeys(self.seeds, mean), intervals)
-
-    @property
-    def clicks(self) -> Floats:
-        return self.intervals["clicks"].to_numpy().astype(float)
-
-    @cached_property
     def truth(self) -> Score | None:
         """Of the true rates, where the log knows them."""
         data = self.outcome.out / "data"
         table = ClickTable.load(data) if ClickTable.exists(data) else None
         if table is None or "p" not in table.truth:
             return None
-        result = read_json(self.outcome.out / "cells" / self.lines[0].cells["cell"][0] / "result.json")
+        result = read_json(self.outcome.out / "cells" / self.outcome.results["cell"][0] / "result.json")
         first, last = FullPlan(**result["plan"]).judged_rows(table)
         p = np.asarray(table.truth["p"][first:last], dtype=np.float64)
         loss = metrics.nll(np.log(p / (1 - p)), np.asarray(table.label[first:last]))
         edges = np.cumsum([0, *self.intervals["clicks"]])[:-1]
-        return self.reference(np.add.reduceat(loss, edges) / self.clicks)
+        return self._same_for_all_seeds(np.add.reduceat(loss, edges) / self.clicks)
 
-    @cached_property
-    def scores(self) -> dict[str, Score]:
-        return {line.name: self.score(line) for line in self.lines}
-
-    @cached_property
-    def seed_reach(self) -> float:
-        """How far the mean NLL of a method may be from that of other seeds. All methods are taken together: two or
-        three seeds say little about one."""
-        each = [stats.spread(list(score.by_seed.values())) for score in self.scores.values()]
-        return stats.pooled_reach(each)
+    def _same_for_all_seeds(self, intervals: Floats) -> Score:
+        mean = float(np.average(intervals, weights=self.clicks))
+        return Score([mean] * len(self.outcome.bench["seeds"]), intervals)
 
     def difference(self, ours: Score, theirs: Score) -> Difference:
         """NLL of one minus that of another, with an interval for other days and other seeds."""
         start = self.intervals["start"].to_numpy()
         days = stats.over_days(start, self.clicks, ours.intervals, theirs.intervals, self.block)
         if days is None:
-            return Difference(ours.mean - theirs.mean, None, None, None, len(self.seeds))
-        vary = sum(len(set(score.by_seed.values())) > 1 for score in (ours, theirs))
+            return Difference(ours.mean - theirs.mean, None, None, None, len(ours.by_seed))
+        vary = sum(len(set(score.by_seed)) > 1 for score in (ours, theirs))
         return stats.widen(days, ours.mean - theirs.mean, self.seed_reach * vary**0.5)
 
-    def _intervals(self, line: Line) -> list[pl.DataFrame]:
-        return [frame for seed in self.seeds if (frame := self.outcome.intervals(line, seed)) is not None]
 
-
-def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
-    """A row per method of a finished bench; methods of which a seed failed are left out."""
-    course = Course(outcome)
-    scores = course.scores
-    fair = [line.name for line in course.lines if line.facts["role"] != "upper"]
+def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame | None:
+    """A row per method of a finished bench; methods of which a seed failed are left out. None without any."""
+    whole = [line for line in outcome.lines if len(line.cells) == len(outcome.bench["seeds"])]
+    frames = {line: frame for line in whole if (frame := outcome.mean_intervals(line, "nll")) is not None}
+    fair = [line for line in frames if line in outcome.fair]
     if not fair:
-        return pl.DataFrame(schema=SCHEMA)
-    best = min(fair, key=lambda name: scores[name].mean)
-    logistic = course.reference(numbers(course.intervals["logistic_nll"]))
-    others = {"excess": course.truth, "logistic": logistic}
+        return None
+    course = Course(outcome, frames)
+    best = min(fair, key=lambda line: course.scores[line].mean)
+    others = {"regret": course.scores[best], "excess": course.truth(), "logistic": course.logistic()}
     rows = []
-    for line in course.lines:
-        ours = scores[line.name]
-        regret = course.difference(ours, scores[best])
-        figures = {"regret": regret} | {k: course.difference(ours, one) for k, one in others.items() if one is not None}
-        upper, known = line.facts["role"] == "upper", regret.low is not None
+    for line, ours in course.scores.items():
+        figures = {k: course.difference(ours, one) for k, one in others.items() if one is not None}
+        regret = figures["regret"]
         rows.append(
             {
                 "log": log,
@@ -145,13 +122,13 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
                 "method": line.facts["method"],
                 "label": line.name,
                 "role": line.facts["role"],
-                "seeds": len(course.seeds),
+                "seeds": len(line.cells),
                 "clicks": line.cells["clicks"][0],
                 "conversions": line.cells["conversions"][0],
                 "nll": ours.mean,
                 "pcoc": line.mean("pcoc"),
-                "best": line.name == best,
-                "near_best": True if line.name == best else None if upper or not known else not regret.clear,
+                "best": line is best,
+                "near_best": line is best or (not regret.clear if line in fair and regret.low is not None else None),
                 "over": regret.over,
                 "seconds": line.seconds,
             }

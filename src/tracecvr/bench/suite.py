@@ -24,7 +24,7 @@ from tracecvr.runs.spec import owners_of
 LAYOUTS = ("comparison", "changes", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
-_TABLES = ("set", "data", "row", "log", "short", "trial")
+_TABLES = ("set", "data", "row", "log", "trial")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
@@ -110,13 +110,11 @@ class Suite:
     learning: str = option("ours", "how the stream is learnt", choices=tuple(LEARNING))
     logs: tuple[Log, ...] = ()
     """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
-    short: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Methods and logs of the short form."""
 
     def to_json(self) -> dict[str, Any]:
         """What a bench of one log keeps."""
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {key: value for key, value in content.items() if key not in ("logs", "short")}
+        return {key: value for key, value in content.items() if key != "logs"}
 
 
 def built_in() -> dict[str, Path]:
@@ -176,7 +174,6 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
         rows=tuple(rows),
         trials=tuple(map(config.settings_of, content.get("trial", []))),
         logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
-        short={key: tuple(names) for key, names in content.get("short", {}).items()},
     )
 
 

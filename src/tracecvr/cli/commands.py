@@ -193,7 +193,6 @@ def bench(
         typer.Option(metavar="paper|ours", help="How the stream is learnt; as the suite or --tuned says by default."),
     ] = None,
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
-    short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
     address: Annotated[
@@ -210,7 +209,7 @@ def bench(
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
-    _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
+    _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs)
     request = Request(
         suite=suites.with_learning(loaded, learning or given.learning),
         data=Given(data or ""),
@@ -222,7 +221,7 @@ def bench(
         tuned=given,
     )
     if loaded.logs:
-        failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
+        failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))))
     else:
         failed, absent = carry_out(request, out, chosen).failed, ()
     tables.bench(out, failed, absent)
@@ -237,7 +236,8 @@ def report(
     png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Each figure as DIR/figures/NAME.svg, too.")] = False,
 ) -> None:
-    """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
+    """Draw the report of a bench again: DIR/report.html, one file that opens without a network. Of a gauntlet:
+    its tables and its figure."""
     from tracecvr.bench import gauntlet
     from tracecvr.bench import report as reports
 
@@ -369,11 +369,11 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
-def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
+def _refuse_data(suite: Suite, given: bool, logs: str) -> None:
     """A suite has its own logs, or is run on the one that is given."""
     if suite.logs and given:
         raise UserError(f"suite {suite.name!r} has its own logs: leave out --data, --source, --schema and --data-set")
-    if not suite.logs and (logs or short):
-        raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
+    if not suite.logs and logs:
+        raise UserError(f"--logs: suite {suite.name!r} is run on one log, the one that --data names")
     if not suite.logs and not given:
         raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")

@@ -56,8 +56,10 @@ def bench(folder: Path, failed: Mapping[str, str], absent: Sequence[str] = ()) -
         out.print("the same command again tries the failed cells once more", markup=False)
     if absent:
         out.print(f"not at hand, left out: {', '.join(absent)} (set TRACECVR_DATA to their folder)", markup=False)
-    results = next(path for path in (folder / "gauntlet.parquet", folder / "results.parquet") if path.exists())
-    out.print(f"results: {results}  tables: {folder / 'table.md'}  report: {folder / 'report.html'}", markup=False)
+    many = (folder / "gauntlet.parquet").exists()
+    results, drawn = ("gauntlet.parquet", "figures") if many else ("results.parquet", "report.html")
+    kind = "figure" if many else "report"
+    out.print(f"results: {folder / results}  tables: {folder / 'table.md'}  {kind}: {folder / drawn}", markup=False)
 
 
 def show_inspection(inspection: Inspection) -> None:
