@@ -258,15 +258,6 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
     assert len(looks) == len(styles)
 
 
-def test_all_of_many_rows_are_behind_a_closed_switch(tmp_path: Path) -> None:
-    many = {**madeup.AUC, **{f"x{n}": (0.6 + n / 100,) * 3 for n in range(18)}}
-    text = page(madeup.bench(tmp_path / "many", many))
-    folded = re.findall(r"<details><summary>All methods</summary>(.*?)</details>", text, flags=re.DOTALL)
-    assert [drawn.count('class="plot"') for drawn in folded] == [2, 2, 1]  # AUC and NLL, each with a difference; PCOC
-    assert all(f"</svg>{name}</li>" in drawn for drawn in folded for name in many)
-    assert "All methods" not in page(madeup.bench(tmp_path / "few"))
-
-
 def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path)
     assert {axis.label for axis in time_axes(out)} == {"day of the log"}

@@ -136,9 +136,8 @@ def test_the_papers_table_is_learnt_as_in_the_paper_or_as_we_do(
         out = tmp_path / kind
         if kind == "tuned":  # on the first quarter of a day of the stream of the same log
             log_hash = json.loads((tmp_path / "paper" / "bench.json").read_text())["fingerprint"]
-            period = tuned.Period("synthetic", log_hash, 3 * DAY, 3 * DAY + 6 * HOUR, (7,), "nll")
-            choice = tuned.Choice({"stream.average": "2d"})
-            tuned.write(tmp_path / "tuned.toml", tuned.Tuned({"vanilla": choice}, period))
+            period = tuned.Period("synthetic", log_hash, 3 * DAY, 3 * DAY + 6 * HOUR, [7])
+            tuned.write(tmp_path / "tuned.toml", {"vanilla": {"stream.average": "2d"}}, period)
         assert call(*words, *more, "--out", str(out)) == 0
         learning = "paper" if kind in ("paper", "both") else "ours"
         assert json.loads((out / "bench.json").read_text())["suite"]["learning"] == learning

@@ -123,7 +123,7 @@ def _open(request: Request, out: Path) -> Bench:
     times = tuned.choose_times(
         table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned
     )
-    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.settings)
+    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.methods)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
     tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, table.schema.split)
     facts = {
@@ -151,9 +151,9 @@ def _ask(request: Request) -> dict[str, Any]:
         "seeds": list(request.seeds),
         "methods": list(request.methods),
         "settings": dict(request.settings),
-        "tuned": request.tuned.settings,
+        "tuned": request.tuned.methods,
         "tracecvr": version("tracecvr"),
-    } | ({"tuning": request.tuned.to_json()} if request.tuned.methods else {})
+    } | ({"tuned_on": asdict(request.tuned.period)} if request.tuned.period else {})
 
 
 def _log(request: Request, out: Path) -> Path:

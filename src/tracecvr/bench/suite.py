@@ -105,7 +105,6 @@ class Suite:
     rows: tuple[dict[str, Any], ...] = ()
     trials: tuple[dict[str, str], ...] = ()
     """Settings of each trial; the first is the methods' defaults."""
-    score: str = option("nll", "what trials are chosen by")
     first: Seconds | None = option(None, "how much of the stream is tuned on")
     learning: str = option("ours", "how the stream is learnt", choices=tuple(LEARNING))
     logs: tuple[Log, ...] = ()

@@ -8,7 +8,6 @@ The same SVG, with its colours filled in, becomes files and pictures in notebook
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,6 @@ def _draw(figure: Figure) -> dict[str, Any]:
         "figure": figure,
         "columns": min(figure.columns, len(figure.panels)),
         "panels": drawing.draw_panels(figure),
-        "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
     }
 
 

@@ -154,8 +154,6 @@ class Figure:
     panels: tuple[Panel, ...]
     columns: int = 1
     """Panels side by side on a wide screen."""
-    all_rows: tuple[Panel, ...] = ()
-    """The panels with all rows, where they show the best alone; a page has them behind a switch."""
 
     def legend(self) -> dict[str, int]:
         """Series that a legend has to list, with their style: there is more than one in a panel."""

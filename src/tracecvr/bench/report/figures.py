@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import log
 
@@ -125,25 +125,24 @@ def _pcoc_bars(outcome: Outcome) -> list[Bars]:
 METRICS = ("auc", "nll", "pcoc")
 _MOST_POINTS = 45
 _BUCKETS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
-_FEWEST = 0.05
-"""Share of a usual day's clicks that a point has at least: the luck of a few would set the scale for all others."""
+_FEWEST = 0.25
+"""Share of a busy day's clicks that a point has at least: the luck of a few would set the scale for all others."""
 _FURTHEST = 2.5
 """PCOC beyond this, or below its inverse, is drawn at the edge: one bad method would hide all others."""
 
-Curves = list[tuple[str, dict[float, float]]]
+Curves = dict[str, dict[float, float]]
 """Of each row, day of the log to value."""
 
 
 def over_time(outcome: Outcome, metric: str) -> Figure | None:
-    """A metric of all methods by day, and how far each is from one of them; PCOC around 1."""
+    """A metric of the best methods and the bounds by day, and how far each is from one of them; PCOC around 1."""
     frames = _read_intervals(outcome, metric)
     if not frames:
         return None
-    width, name = _choose_bucket([frame for _, frame in frames]), NAMES[metric]
-    curves = [(line, by_day(frame, metric, width)) for line, frame in frames]
+    width, name = _choose_bucket(frames.values()), NAMES[metric]
+    curves = {line: by_day(frame, metric, width) for line, frame in frames.items()}
     days = day_axis(outcome.bench.get("log", {}).get("origin"))
     charts = [_chart(metric, name, days, curves, outcome.styles)]
-    base = next((own for line, own in curves if outcome.reference and line == outcome.reference.name), None)
     caption = f"Each point is one {_say_width(width)} of the stream"
     caption += ", the mean over seeds. " if len(outcome.bench["seeds"]) > 1 else ". "
     if metric == "pcoc":
@@ -151,26 +150,25 @@ def over_time(outcome: Outcome, metric: str) -> Figure | None:
         caption += f"Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
     else:
         caption += f"Intervals are weighted by clicks. {'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
-    if metric != "pcoc" and outcome.reference is not None and base is not None and len(curves) > 1:
-        gaps = [
-            (line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in curves if own is not base
-        ]
-        title = f"{name} minus that of {outcome.reference.name}"
-        charts.append(replace(_chart(metric, title, days, gaps, outcome.styles), level=0.0))
+    base = None if outcome.reference is None else outcome.reference.name
+    if metric != "pcoc" and base in curves and len(curves) > 1:
+        gaps = {
+            line: {x: y - curves[base][x] for x, y in own.items() if x in curves[base]}
+            for line, own in curves.items()
+            if line != base
+        }
+        charts.append(replace(_chart(metric, f"{name} minus that of {base}", days, gaps, outcome.styles), level=0.0))
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
-    shown = {line.name for line in outcome.few}
-    few = tuple(replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
-    all_rows = tuple(charts) if len(shown) < len(outcome.lines) else ()
-    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=all_rows)
+    return Figure(f"{metric}-over-time", f"{name} over time", caption, tuple(charts))
 
 
 def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = None) -> Figure:
     """AUC, NLL and PCOC of single runs by day. `intervals`: the content of `intervals.parquet` by name of the run."""
     frames = {name: frame.with_columns(seed=pl.lit(0)) for name, frame in intervals.items()}
-    width, styles = _choose_bucket(list(frames.values())), {name: number for number, name in enumerate(frames)}
+    width, styles = _choose_bucket(frames.values()), {name: number for number, name in enumerate(frames)}
     panels = []
     for metric in METRICS:
-        curves = [(name, by_day(frame, metric, width)) for name, frame in frames.items()]
+        curves = {name: by_day(frame, metric, width) for name, frame in frames.items()}
         panels.append(_chart(metric, NAMES[metric], day_axis(origin), curves, styles))
     caption = (
         f"Each point is one {_say_width(width)} of the stream. PCOC: predicted over observed conversions; 1 is right."
@@ -184,7 +182,7 @@ def day_axis(origin: int | None) -> Axis:
 
 
 def _chart(metric: str, title: str, days: Axis, curves: Curves, styles: Mapping[str, int]) -> Chart:
-    series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves)
+    series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves.items())
     if metric != "pcoc":
         return Chart(title, days, Axis(title), series)
     values = [y for one in series for y in one.y]
@@ -197,17 +195,17 @@ def _say_width(width: int) -> str:
     return "day" if width == DAY else f"period of {duration(width)}"
 
 
-def _read_intervals(outcome: Outcome, metric: str) -> list[tuple[str, pl.DataFrame]]:
-    """Intervals of all seeds of each row; without rows whose cells were not kept."""
-    frames = []
-    for line in outcome.lines:
+def _read_intervals(outcome: Outcome, metric: str) -> dict[str, pl.DataFrame]:
+    """Intervals of all seeds of each row that is drawn; without rows whose cells were not kept."""
+    frames = {}
+    for line in outcome.few:
         seeds = [frame for seed in line.cells["seed"] if (frame := outcome.intervals(line, seed)) is not None]
         if seeds and all(metric in frame.columns for frame in seeds):
-            frames.append((line.name, pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])))
+            frames[line.name] = pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])
     return frames
 
 
-def _choose_bucket(frames: Sequence[pl.DataFrame]) -> int:
+def _choose_bucket(frames: Iterable[pl.DataFrame]) -> int:
     """How much of the stream makes a point: a day, or less of a short stream, or more of a long one."""
     starts = pl.concat([frame["start"] for frame in frames])
     span = max(starts) - min(starts)
@@ -216,8 +214,8 @@ def _choose_bucket(frames: Sequence[pl.DataFrame]) -> int:
 
 
 def by_day(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
-    """Mean over seeds of the metric by day of the log. A first or last day that is only partly in the stream is left
-    out, and so is a day with hardly any clicks."""
+    """Mean over seeds of the metric by day of the log. Days with few clicks are left out, such as a first or last day
+    of which most is not in the stream."""
     clicks, conversions = pl.col("clicks").sum(), pl.col("conversions").sum()
     if metric == "pcoc":  # undefined where nothing converted; ECE is the mean prediction there
         none = pl.col("ece") * pl.col("clicks")
@@ -228,19 +226,6 @@ def by_day(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
         value = (pl.col(metric) * pl.col("clicks")).sum() / clicks
     at = pl.col("start") // width * width / DAY
     by_seed = frame.group_by("seed", at=at).agg(value=value, clicks=clicks).drop_nulls("value")
-    enough = by_seed.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
-    days = enough.group_by("at").agg(pl.col("value").sort().mean(), pl.col("clicks").mean()).sort("at")
-    whole = days[_leave_out_partial_ends(days["clicks"].to_list())]
-    return {float(day): float(mean) for day, mean in whole.select("at", "value").iter_rows()}
-
-
-def _leave_out_partial_ends(clicks: Sequence[float]) -> slice:
-    """The days that are whole, by their clicks: the first or last is partial if it has less than half of the usual.
-
-    >>> [10, 11, 9, 12, 1][_leave_out_partial_ends([10, 11, 9, 12, 1])]
-    [10, 11, 9, 12]
-    """
-    if len(clicks) < 3:
-        return slice(0, len(clicks))
-    usual = sorted(clicks)[len(clicks) // 2]
-    return slice(int(clicks[0] < usual / 2), len(clicks) - int(clicks[-1] < usual / 2))
+    enough = by_seed.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").quantile(0.75))
+    days = enough.group_by("at").agg(pl.col("value").sort().mean()).sort("at")
+    return {float(day): float(mean) for day, mean in days.iter_rows()}

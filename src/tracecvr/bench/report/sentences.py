@@ -43,7 +43,7 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
             "judged. Run it with three seeds or more to know."
         )
         caveats.append(Sentence("fact", one_seed))
-    if period := outcome.bench.get("tuning", {}).get("period"):
+    if period := outcome.bench.get("tuned_on"):
         tuned = (
             f"Settings were chosen for each method on {log_day(period['start'])} to {log_day(period['until'])} of "
             f"the log; judged are {outcome.period or 'later clicks'}, with other seeds."
