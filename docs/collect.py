@@ -22,7 +22,7 @@ from tracecvr.bench import gauntlet, regret, report
 from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
-TAKEN = ("table.md", "results.parquet", "reliability.parquet")
+TAKEN = ("table.md", "results.parquet")
 
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:

@@ -114,7 +114,7 @@ def test_every_drawing_has_words(tmp_path: Path) -> None:
     drawings = re.findall(r'<svg [^>]*class="plot"[^>]*>', text)
     assert len(drawings) == sum(len(figure.panels) for figure in made)
     assert all('role="img"' in one and len(re.findall('aria-label="([^"]{20,})', one)) == 1 for one in drawings)
-    keys = "distance auc-over-time nll-over-time pcoc-over-time reliability"
+    keys = "distance auc-over-time nll-over-time pcoc-over-time"
     assert [figure.key for figure in made] == keys.split()
 
 
@@ -272,22 +272,13 @@ def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> Non
 
 def time_axes(out: Path) -> list[Axis]:
     charts = [panel for figure in make_figures(Outcome(out)) for panel in figure.panels if isinstance(panel, Chart)]
-    return [chart.x for chart in charts if chart.x.unit == "day"]
+    return [chart.x for chart in charts if chart.x.days]
 
 
 def test_words_are_explained(tmp_path: Path) -> None:
     text = page(madeup.bench(tmp_path))
     for word in ("AUC", "NLL", "ECE", "events per click", "Oracle"):
         assert f"<dt>{word}</dt>" in text[text.index('id="words"') :]
-
-
-def test_rare_bins_are_left_out_of_reliability(tmp_path: Path) -> None:
-    made = make_figures(Outcome(madeup.bench(tmp_path)))
-    chart = next(figure for figure in made if figure.key == "reliability").panels[0]
-    assert isinstance(chart, Chart)
-    assert len(chart.series[0].x) == 5  # 1 of 1,000 clicks is above the limit of 0.05 %
-    assert chart.series[0].x[0] == pytest.approx(0.03)
-    assert chart.series[0].area[0] == 1.0
 
 
 def test_marks_fall_inside_their_drawing() -> None:
@@ -351,9 +342,7 @@ def test_a_run_can_be_drawn_over_time() -> None:
     ("axis", "low", "high", "expected"),
     [
         (Axis(""), 0.0, 1.0, ["0.0", "0.5", "1.0"]),
-        (Axis("", "percent"), 0.0, 0.1, ["0%", "5%", "10%"]),
-        (Axis("", "count"), 0.0, 2000.0, ["0", "1,000", "2,000"]),
-        (Axis("", "day"), 3.0, 9.0, ["4", "6", "8"]),
+        (Axis("", days=True), 3.0, 9.0, ["4", "6", "8"]),
         (Axis(""), -0.003, 0.003, ["-0.002", "0.000", "0.002"]),
     ],
 )

@@ -15,7 +15,7 @@ import polars as pl
 
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json, write_parquet
-from tracecvr.base.metrics import INTERVAL_METRICS, TITLES, Metrics, probability, reliability
+from tracecvr.base.metrics import INTERVAL_METRICS, TITLES, Metrics
 from tracecvr.bench import stats
 from tracecvr.bench.suite import Cell
 
@@ -38,47 +38,15 @@ SCHEMA = (
 """Columns of `results.parquet` and their types; docs/bench.md tells what they mean."""
 
 
-BINS = 15
-_NO_BINS = pl.DataFrame(
-    schema={"cell": pl.String}
-    | dict.fromkeys(("low", "high"), pl.Float64)
-    | dict.fromkeys(("clicks", "conversions"), pl.Int64)
-    | {"mean_prediction": pl.Float64}
-)
-
-
 def is_finished(folder: Path) -> bool:
     return (folder / "result.json").is_file()
 
 
 def write_results(out: Path, cells: Sequence[Cell]) -> None:
-    """`results.parquet` and `reliability.parquet` of all finished cells."""
+    """`results.parquet` of all finished cells."""
     folders = [(cell, out / "cells" / cell.name) for cell in cells]
-    finished = [(cell, folder) for cell, folder in folders if is_finished(folder)]
-    rows = [_make_row(cell, read_json(folder / "result.json")) for cell, folder in finished]
+    rows = [_make_row(cell, read_json(folder / "result.json")) for cell, folder in folders if is_finished(folder)]
     write_parquet(out / "results.parquet", pl.DataFrame(rows, SCHEMA))
-    bins = [_count_bins(cell, folder) for cell, folder in finished]
-    write_parquet(out / "reliability.parquet", pl.concat(bins or [_NO_BINS]))
-
-
-def _count_bins(cell: Cell, folder: Path) -> pl.DataFrame:
-    """A reliability diagram's bins of predictions, those without clicks left out."""
-    scores = pl.read_parquet(folder / "scores.parquet")
-    p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
-    weight = scores["weight"].to_numpy() if "weight" in scores.columns else None
-    clicks, predicted, converted = reliability(p, label, BINS, weight)
-    used = np.flatnonzero(clicks > 0)
-    return pl.DataFrame(
-        {
-            "cell": [cell.name] * len(used),
-            "low": used / BINS,
-            "high": (used + 1) / BINS,
-            "clicks": np.round(clicks)[used].astype(np.int64),
-            "conversions": np.round(converted)[used].astype(np.int64),
-            "mean_prediction": predicted[used] / clicks[used],
-        },
-        _NO_BINS.schema,
-    )
 
 
 def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:

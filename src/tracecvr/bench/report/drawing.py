@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_atomically
-from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, Panel, Series, say_what_is_drawn
+from tracecvr.bench.report.figure import Axis, Bars, Chart, Figure, Heat, Panel, Series, say_what_is_drawn
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ _BETWEEN_MARKERS = 50.0
 
 def _draw_chart(chart: Chart, width: float) -> Drawing:
     shown = [one for one in chart.series if one.x]
-    height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
+    height = max(min(0.46 * width, 380.0), 250.0)
     levels = [] if chart.level is None else [chart.level]
     y_limits = limits(chart.y, [*levels, *(y for one in shown for y in one.y)])
     x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.0)
@@ -160,17 +160,13 @@ def _draw_chart(chart: Chart, width: float) -> Drawing:
 
 def _place_series(
     chart: Chart, one: Series, x: Scale, y: Scale
-) -> tuple[list[tuple[float, float]], list[tuple[float, float, float, str]]]:
-    """The points of a line, and its markers: where they are, their size and what they say."""
-    # What lies beyond the axis is drawn at its edge.
-    at = [(x(a), min(max(y(b), y.end), y.start)) for a, b in zip(one.x, one.y, strict=True)]
-    every = 1 if one.area else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
-    markers = []
-    for n in range((len(at) - 1) % every, len(at), every):
-        says = f"{one.name}, {chart.x.format_value(one.x[n])}: {chart.y.format_value(one.y[n])}"
-        size = 1.2 + (x.end - x.start) / 34 * sqrt(one.area[n]) if one.area else 3.0
-        markers.append((*at[n], size, says))
-    return at, markers
+) -> tuple[list[tuple[float, float]], list[tuple[float, float, str]]]:
+    """The points of a line, and its markers: where they are and what they say."""
+    values = list(zip(one.x, one.y, strict=True))
+    at = [(x(a), min(max(y(b), y.end), y.start)) for a, b in values]  # what lies beyond the axis is drawn at its edge
+    says = [f"{one.name}, {chart.x.format_value(a)}: {chart.y.format_value(b)}" for a, b in values]
+    every = ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
+    return at, [(*at[n], says[n]) for n in range((len(at) - 1) % every, len(at), every)]
 
 
 _ROW = 21.0
@@ -182,7 +178,7 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     values = [v for bar in panel.bars for v in (bar.value, bar.low, bar.high) if v is not None]
     low, high = min([panel.base, *values]), max([panel.base, *values])
     low, high = (low, high) if high > low else (panel.base, panel.base + 1.0)
-    said = [_say_value(panel, bar) for bar in panel.bars]
+    said = [bar.text or panel.axis.format_value(bar.value) for bar in panel.bars]
     room = max((width_of(text) + 16 for text in said), default=0.0)  # values stand in a column
     scale, top = Scale(panel.axis, low, high, left, width - room), 22.0
     foot, half = top + _ROW * len(panel.bars), width_of(panel.axis.label) / 2
@@ -191,10 +187,6 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     ticks = scale.ticks(max(2, min(int((scale.end - left) / 64), 6)))
     content = write("bars", panel, scale, ticks, rows, top, foot, width, middle)
     return Drawing(width, foot + 36.0, say_what_is_drawn(panel), content)
-
-
-def _say_value(panel: Bars, bar: Bar) -> str:
-    return bar.text or panel.axis.format_value(bar.value)
 
 
 _HIGH, _GAP = 20.0, 8.0

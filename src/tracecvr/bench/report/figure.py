@@ -13,10 +13,9 @@ _DAY_STEPS = (*(n * HOUR / DAY for n in (1, 3, 6, 12)), 1, 2, 5, 7, 14, 30, 90, 
 
 @dataclass(frozen=True)
 class Axis:
-    """`unit` is number, percent, count or day (of the log)."""
-
     label: str
-    unit: str = "number"
+    days: bool = False
+    """Values are days of the log, not numbers."""
     low: float | None = None
     high: float | None = None
     origin: int | None = None
@@ -26,23 +25,14 @@ class Axis:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
         if value is None:
             return "n/a"
-        if self.unit == "day":
+        if self.days:
             return self._day(value, step)
-        if self.unit == "percent":
-            return f"{value:.{_digits(step * 100) if step else 1}%}"
-        if self.unit == "count":
-            return f"{value:,.0f}" if step is None or step >= 1 else f"{value:,.{_digits(step)}f}"
-        return f"{value:.{4 if step is None else _digits(step)}f}"
+        return f"{value:.{4 if step is None else max(0, -floor(log10(step) + 1e-9))}f}"
 
     def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
         """At most so many round values between two, with their texts."""
         least = (high - low) / max(most, 1)
-        if self.unit == "day":
-            step = next((step for step in _DAY_STEPS if step >= least), _step(least))
-        else:
-            step = _step(least)
-        if self.unit == "count":
-            step = max(step, 1.0) if high - low > 1 else step
+        step = next((step for step in _DAY_STEPS if self.days and step >= least), _step(least))
         values = [n * step for n in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
         return [(value, self.format_value(value + 0.0, step)) for value in values]
 
@@ -68,10 +58,6 @@ def _step(least: float) -> float:
     return next(step for times in (1, 2, 5, 10) if (step := times * power) >= least * (1 - 1e-9))
 
 
-def _digits(step: float) -> int:
-    return max(0, -floor(log10(step) + 1e-9))
-
-
 @dataclass(frozen=True)
 class Series:
     """A line. `style` is a number with a colour, a dash and a marker; 0 is ours, and those from 8 on are thinner."""
@@ -80,8 +66,6 @@ class Series:
     style: int
     x: tuple[float, ...]
     y: tuple[float, ...]
-    area: tuple[float, ...] = ()
-    """How large points are drawn, from 0 to 1; all alike if empty."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,6 @@ class Chart:
     series: tuple[Series, ...]
     level: float | None = None
     """A horizontal line that values are to be compared with; the axis reaches it."""
-    diagonal: bool = False
 
 
 @dataclass(frozen=True)
