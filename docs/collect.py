@@ -1,9 +1,8 @@
 """Takes the outcome of benches into docs/results/: tables, results and the figures that its README shows.
 
-    python docs/collect.py table1 table2 ablation gauntlet
+    python docs/collect.py table1 table2 ablation
 
-Of a gauntlet, what it found of each method also goes into the package, for `tracecvr methods`, reports and
-docs/generate.py. Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
+Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
 """
 
 from __future__ import annotations
@@ -11,15 +10,10 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import polars as pl
 
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import gauntlet, regret, report
-from tracecvr.bench.suite import title_of
+from tracecvr.bench import report
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = ("table.md", "results.parquet")
@@ -27,8 +21,6 @@ TAKEN = ("table.md", "results.parquet")
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:
     """Copy what a bench found to the folder of its suite; returns it."""
-    if (bench / "gauntlet.json").is_file():
-        return collect_gauntlet(bench, folder)
     facts = read_json(bench / "bench.json")
     out = folder / str(facts["suite"]["name"])
     out.mkdir(parents=True, exist_ok=True)
@@ -42,23 +34,6 @@ def collect(bench: Path, folder: Path = FOLDER) -> Path:
     for name in figures:
         shutil.copyfile(bench / "figures" / name, out / name)
     return out
-
-
-def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = regret.FINDINGS) -> Path:
-    """The same of a gauntlet, and the summary that is part of the package."""
-    facts, out = read_json(bench / "gauntlet.json"), folder / "gauntlet"
-    out.mkdir(parents=True, exist_ok=True)
-    for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
-        shutil.copyfile(path, out / path.name)
-    write_findings(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
-    return out
-
-
-def write_findings(frame: pl.DataFrame, facts: dict[str, Any], path: Path) -> None:
-    """What is packaged, from `gauntlet.parquet` and `gauntlet.json`: of methods as they are by default."""
-    logs = frame["log"].unique(maintain_order=True).to_list()
-    methods = {one.method: asdict(one) for one in regret.standings(frame) if one.label == title_of(one.method)}
-    write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})
 
 
 def shown(page: Path, suite: str) -> list[str]:

@@ -20,7 +20,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, gauntlet, report, tables, tuned
+from tracecvr.bench import engines, report, tables, tuned
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figures import runs_over_time
@@ -199,20 +199,6 @@ def carry_out(request: Request, out: Path, engine: BenchEngine, progress: bool =
         tables.write(out)
         report.write(out)
     return state
-
-
-def run_gauntlet(
-    request: Request, out: Path, engine: BenchEngine, logs: Sequence[str] = ()
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Carry out a suite that has its own logs, all of them or those named. Returns failed cells with their reason, and
-    logs that are not at hand."""
-    benches, absent = gauntlet.begin(request, gauntlet.choose_logs(request.suite, logs), out)
-    failed: dict[str, str] = {}
-    for name, one in benches.items():
-        state = carry_out(one, out / name, engine)
-        failed |= {f"{name}/{cell}": why for cell, why in state.failed.items()}
-    gauntlet.write(out)
-    return failed, absent
 
 
 def _rows(

@@ -23,8 +23,7 @@ from tracecvr.runs.spec import owners_of
 
 LAYOUTS = ("comparison", "changes", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
-_LOG_KEYS = ("name", "about", "data", "file", "options", "set")
-_TABLES = ("set", "data", "row", "log", "trial")
+_TABLES = ("set", "data", "row", "trial")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
@@ -83,16 +82,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Log:
-    name: str
-    data: str
-    about: str = ""
-    file: str = ""
-    options: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Suite:
     """A suite file, checked. What has a help text is a key of the file."""
 
@@ -107,13 +96,10 @@ class Suite:
     """Settings of each trial; the first is the methods' defaults."""
     first: Seconds | None = option(None, "how much of the stream is tuned on")
     learning: str = option("ours", "how the stream is learnt", choices=tuple(LEARNING))
-    logs: tuple[Log, ...] = ()
-    """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a bench of one log keeps."""
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {key: value for key, value in content.items() if key != "logs"}
+        return content
 
 
 def built_in() -> dict[str, Path]:
@@ -172,19 +158,7 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
         data={name: config.settings_of(given) for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
         trials=tuple(map(config.settings_of, content.get("trial", []))),
-        logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
     )
-
-
-def _log(where: str, raw: Mapping[str, Any]) -> Log:
-    config.refuse_unknown(raw, _LOG_KEYS, where)
-    for key in ("name", "data"):
-        if key not in raw:
-            raise UserError(f"{where}: no {key}")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", raw["name"]):
-        raise UserError(f"{where}: name is {raw['name']!r}: it names a directory; use letters, digits, _ and -")
-    options, settings = (config.settings_of(raw.get(key, {})) for key in ("options", "set"))
-    return Log(raw["name"], raw["data"], raw.get("about", ""), raw.get("file", ""), options, settings)
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ from tracecvr.cli import live, tables
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
-    from tracecvr.bench.suite import Suite
     from tracecvr.forecast.of_run import Forecasts
 
 app = typer.Typer(
@@ -171,10 +170,7 @@ def run(
 def bench(
     suite: Annotated[str, typer.Argument(help="A built-in suite, or a TOML file.")],
     out: Annotated[Path, typer.Option("--out", help="Directory of the bench; the same command again goes on in it.")],
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; the suite gauntlet has its own logs."),
-    ] = None,
+    data: Data = None,
     source: Source = None,
     schema: SchemaFile = None,
     methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
@@ -192,7 +188,6 @@ def bench(
         str | None,
         typer.Option(metavar="paper|ours", help="How the stream is learnt; as the suite or --tuned says by default."),
     ] = None,
-    logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
     address: Annotated[
@@ -200,19 +195,17 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune."""
-    from tracecvr.api.comparisons import carry_out, run_gauntlet
+    table1, table2, ablation, calibration. Others: quick, tune."""
+    from tracecvr.api.comparisons import carry_out
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
     from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
-    loaded = suites.load(suite)
-    _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs)
     request = Request(
-        suite=suites.with_learning(loaded, learning or given.learning),
-        data=Given(data or ""),
+        suite=suites.with_learning(suites.load(suite), learning or given.learning),
+        data=name_dataset(data, source, schema),
         source=source,
         data_settings=tuple(with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
@@ -220,11 +213,8 @@ def bench(
         seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
         tuned=given,
     )
-    if loaded.logs:
-        failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))))
-    else:
-        failed, absent = carry_out(request, out, chosen).failed, ()
-    tables.bench(out, failed, absent)
+    failed = carry_out(request, out, chosen).failed
+    tables.bench(out, failed)
     if failed:
         raise typer.Exit(1)
 
@@ -236,14 +226,11 @@ def report(
     png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Each figure as DIR/figures/NAME.svg, too.")] = False,
 ) -> None:
-    """Draw the report of a bench again: DIR/report.html, one file that opens without a network. Of a gauntlet:
-    its tables and its figure."""
-    from tracecvr.bench import gauntlet
+    """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
     from tracecvr.bench import report as reports
 
     asked = {"pdf": pdf, "png": png, "svg": svg}
-    draw = gauntlet.write if (bench / "gauntlet.json").is_file() else reports.write
-    for path in draw(bench, [kind for kind, wanted in asked.items() if wanted]):
+    for path in reports.write(bench, [kind for kind, wanted in asked.items() if wanted]):
         typer.echo(f"written: {path}")
 
 
@@ -367,13 +354,3 @@ def main() -> None:
 def _fail(message: str) -> None:
     typer.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(2)
-
-
-def _refuse_data(suite: Suite, given: bool, logs: str) -> None:
-    """A suite has its own logs, or is run on the one that is given."""
-    if suite.logs and given:
-        raise UserError(f"suite {suite.name!r} has its own logs: leave out --data, --source, --schema and --data-set")
-    if not suite.logs and logs:
-        raise UserError(f"--logs: suite {suite.name!r} is run on one log, the one that --data names")
-    if not suite.logs and not given:
-        raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")

@@ -1,4 +1,4 @@
-"""Panels as SVG: lines over an axis, horizontal bars, and rows by columns of squares.
+"""Panels as SVG: lines over an axis, and horizontal bars.
 
 `drawing.svg.j2` has their elements; here is where these go. `colours.css` has all colours, light and dark. A page has
 the style sheets; a drawing that stands alone has the light colours filled in, since programs other than browsers know
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from math import ceil, isfinite, sqrt
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_atomically
-from tracecvr.bench.report.figure import Axis, Bars, Chart, Figure, Heat, Panel, Series, say_what_is_drawn
+from tracecvr.bench.report.figure import Axis, Bars, Chart, Figure, Panel, Series, say_what_is_drawn
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,7 @@ def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[flo
 
 
 def draw(panel: Panel, width: float) -> Drawing:
-    if isinstance(panel, Chart):
-        return _draw_chart(panel, width)
-    return _draw_bars(panel, width) if isinstance(panel, Bars) else _draw_squares(panel, width)
+    return _draw_chart(panel, width) if isinstance(panel, Chart) else _draw_bars(panel, width)
 
 
 _ABOVE, _BELOW = 30.0, 40.0
@@ -189,51 +187,6 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     return Drawing(width, foot + 36.0, say_what_is_drawn(panel), content)
 
 
-_HIGH, _GAP = 20.0, 8.0
-"""The height of a square, and the space beside a column of texts."""
-_ROOM = 33.0
-"""Pixels that a number takes; in smaller squares, only the tooltip has it."""
-
-
-def _draw_squares(panel: Heat, width: float) -> Drawing:
-    """Headings of columns are turned, so that squares can be small."""
-    names = _widest(*panel.names)
-    sides = [_widest(heading, *texts) for heading, texts in panel.beside]
-    left, slant = names + sum(sides), _widest(*panel.columns)
-    size = (width - left - 0.7 * slant) / max(len(panel.columns), 1)
-    top = 26.0 + 0.75 * slant
-    edges = [names + sum(sides[: n + 1]) - _GAP for n in range(len(sides))]
-    rows = [
-        (name, top + _HIGH * row, [(panel.columns[n], *_shade(panel, row, n)) for n in range(len(panel.columns))])
-        for row, name in enumerate(panel.names)
-    ]
-    foot = top + _HIGH * len(panel.names)
-    content = write("squares", panel, rows, names - _GAP, edges, left, top, foot, size, width, size >= _ROOM)
-    return Drawing(width, foot + 22.0, say_what_is_drawn(panel), content)
-
-
-def _widest(*texts: str) -> float:
-    return max(map(width_of, texts), default=0.0) + _GAP
-
-
-def _shade(panel: Heat, row: int, column: int) -> tuple[str, str, str | None]:
-    """Of a square: its number in words and in few letters, and how dark it is; None if it is marked as good."""
-    value = panel.values[row][column]
-    strength = 0.0 if value is None else 0.65 * sqrt(min(max(value / panel.top, 0.0), 1.0))
-    return panel.axis.format_value(value), _abbreviate(value), None if panel.light[row][column] else f"{strength:.2f}"
-
-
-def _abbreviate(value: float | None) -> str:
-    """A number in few letters.
-
-    >>> _abbreviate(0.01234), _abbreviate(-0.002), _abbreviate(3.19), _abbreviate(None)
-    ('.0123', '-.0020', '3.19', 'n/a')
-    """
-    if value is None:
-        return "n/a"
-    return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
-
-
 # A whole figure as a document of its own, and as files.
 
 
@@ -251,15 +204,19 @@ def draw_panels(figure: Figure) -> list[Drawing]:
 
 def write_document(figure: Figure) -> str:
     """A figure as the text of an SVG file, with all that it needs: for notebooks and files."""
-    columns, top, parts = min(figure.columns, len(figure.panels)), _TITLE, []
-    drawings = draw_panels(figure)
+    return compose(figure, draw_panels(figure))
+
+
+def compose(figure: Figure, drawings: Sequence[Drawing], style: str = "") -> str:
+    """The SVG file of a figure whose panels are drawn; `style` is added to the style sheet."""
+    columns, top, parts = max(min(figure.columns, len(drawings)), 1), _TITLE, []
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
         parts += [(drawing, number * (drawing.width + GAP), top) for number, drawing in enumerate(row)]
         top += max(drawing.height for drawing in row) + GAP / 2
     entries, height = _place_legend(figure, top)
-    style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
-    css = Markup(fill_in(style + read_style_sheet("plot.css")))
+    own = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
+    css = Markup(fill_in(own + read_style_sheet("plot.css") + style))
     size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
     return str(write("document", figure, *size, _MARGIN, css, fill_in("var(--paper)"), parts, entries))
 
@@ -293,10 +250,14 @@ def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[
 
 def save_one(figure: Figure, path: Path) -> Path:
     """A figure as a file, of the kind that its name says."""
+    return save_document(write_document(figure), path)
+
+
+def save_document(document: str, path: Path) -> Path:
     kind = path.suffix.removeprefix(".")
     if kind not in KINDS:
         raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
-    content = _convert(write_document(figure), kind)
+    content = _convert(document, kind)
     write_atomically(path, lambda draft: draft.write_bytes(content))
     return path
 

@@ -102,23 +102,7 @@ class Bars:
     base: float = 0.0
 
 
-@dataclass(frozen=True)
-class Heat:
-    """Rows by columns of numbers, as squares: the larger, the darker. `light` squares are marked as good, and `beside`
-    are columns of texts, by heading, between names and squares."""
-
-    title: str
-    axis: Axis
-    names: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]
-    light: tuple[tuple[bool, ...], ...]
-    beside: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    top: float = 1.0
-    """The number from which on squares are darkest."""
-
-
-Panel = Chart | Bars | Heat
+Panel = Chart | Bars
 
 
 def say_what_is_drawn(panel: Panel) -> str:

@@ -1,4 +1,4 @@
-"""How each method did on one log, beside the best that knows no future: regret, and what else the gauntlet tells.
+"""How each method did on one log, beside the best that knows no future: regret, and what else `gauntlet.py` shows.
 
 regret    NLL minus that of the best method on that log whose role is not `upper`
 excess    NLL minus that of the true rates, on synthetic logs
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -161,32 +159,3 @@ def standings(frame: pl.DataFrame) -> list[Standing]:
         facts = (worst["method"], worst["label"], worst["role"], len(mine), near)
         made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"]))
     return sorted(made, key=lambda one: (one.role == "upper", one.worst is None, one.worst or 0.0))
-
-
-# What the gauntlet has shown of each method, packaged: `docs/collect.py` writes it.
-
-
-FINDINGS = Path(__file__).with_name("gauntlet_results.json")
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Which logs and seeds there were, and how each method stands."""
-
-    logs: tuple[str, ...]
-    seeds: tuple[int, ...]
-    methods: dict[str, Standing]
-
-    def words(self, method: str) -> str:
-        """Of one method, in one line; empty if it was not there."""
-        if (one := self.methods.get(method)) is None or one.role == "upper":
-            return ""
-        worst = "failed on a log" if one.worst is None else f"worst regret {one.worst:.4f} ({one.worst_log})"
-        return f"{worst}; near the best on {one.near_best} of {len(self.logs)} logs"
-
-
-@cache
-def load_findings() -> Findings:
-    content = read_json(FINDINGS)
-    methods = {name: Standing(**standing) for name, standing in content["methods"].items()}
-    return Findings(tuple(content["logs"]), tuple(content["seeds"]), methods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import polars as pl
 import pytest
 from conftest import Call
 
-import documents
+import gauntlet
 import madeup
-from tracecvr.base.errors import UserError
+import regret
+from gauntlet import Field, Log, tables
+from tracecvr.base import registry
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import engines, gauntlet, regret, suite
+from tracecvr.bench import suite
 from tracecvr.bench.engines.local import Serial
-from tracecvr.bench.gauntlet import Field, heat_map, tables
+from tracecvr.bench.findings import FINDINGS, load_findings
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import drawing
+from tracecvr.bench.runner import Request
 
 SUITE = """
 about = "small"
@@ -29,34 +32,12 @@ hidden = [8]
 warm_epochs = 1
 [[row]]
 method = ["pretrain", "vanilla", "oracle"]
-[[log]]
-name = "first"
-data = "hardships"
-options = {hardship = "tiny", clicks = 2000}
-set = {interval = "1d"}
-[[log]]
-name = "second"
-about = "a log of one day"
-data = "hardships"
-options = {hardship = "dense", clicks = 2000}
-[[log]]
-name = "elsewhere"
-data = "taobao"
-file = "nowhere.csv"
 """
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gauntlet") / "small.toml"
-    path.write_text(SUITE)
-    return path
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benches run in this process: it takes seconds to start another."""
-    monkeypatch.setattr(engines, "choose", lambda *_: Serial())
+LOGS = (
+    Log("first", "hardships", {"hardship": "tiny", "clicks": "2000"}, {"interval": "1d"}),
+    Log("second", "hardships", {"hardship": "dense", "clicks": "2000"}, about="a log of one day"),
+    Log("elsewhere", "taobao", {}, file="nowhere.csv"),
+)
 
 
 # Arithmetic.
@@ -109,7 +90,7 @@ def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: P
     assert (trace.worst_log, trace.near_best) == ("two", 1)
     assert trace.worst == pytest.approx(0.01, abs=0.003)
     assert (failed.worst, failed.logs) == (None, 1)
-    drawn = drawing.write_document(heat_map(field))
+    drawn = gauntlet.draw(field)
     assert all(text in drawn for text in ("Regret of every method", "TRACE, two: 0.0", "DEFER, two: n/a"))
     assert drawn.count('class="heat light"') == 2
 
@@ -117,12 +98,10 @@ def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: P
 # Two logs, end to end.
 
 
-@pytest.mark.usefixtures("here")
-def test_a_gauntlet_of_two_logs(path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    out = path.parent / "out"
-    assert call("bench", path, "--out", out) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("not at hand, left out: elsewhere (set TRACECVR_DATA") == 1
+def test_a_gauntlet_of_two_logs(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SUITE)
+    request, out = Request(suite.load(str(tmp_path / "small.toml")), ""), tmp_path / "out"
+    assert gauntlet.run(request, LOGS, out, Serial()) == {}
     frame = pl.read_parquet(out / "gauntlet.parquet")
     assert frame.schema == pl.Schema(regret.SCHEMA)
     assert frame.select("log", "label").rows() == [
@@ -144,97 +123,49 @@ def test_a_gauntlet_of_two_logs(path: Path, call: Call, capsys: pytest.CaptureFi
     assert "## Regret" in table
     assert "Left out, because their files are not at hand (TRACECVR_DATA): elsewhere." in table
     assert "smallest worst regret" in table
-    (out / "figures" / "regret.svg").unlink()
-    assert call("report", out) == 0
-    assert "tiny" not in (out / "figures" / "regret.svg").read_text()
+    assert "<title>Regret of every method" in (out / "regret.svg").read_text()
     (out / "second" / "cells").rename(out / "second" / "gone")
-    assert call("bench", path, "--out", out, "--logs", "first") == 0  # nothing is run again
+    assert gauntlet.run(request, LOGS[:1], out, Serial()) == {}  # nothing is run again
     assert pl.read_parquet(out / "gauntlet.parquet")["log"].unique().to_list() == ["first"]
+    failing = replace(request, methods=("dfsn",), settings={"window": "9d"})
+    assert list(gauntlet.run(failing, LOGS[:1], tmp_path / "failed", Serial())) == ["first/dfsn~seed0"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["small.toml", "--data", "synthetic"], "has its own logs"),
-        (["small.toml", "--logs", "secund"], "did you mean 'second'"),
-        (["quick"], "--data is missing"),
-        (["quick", "--data", "synthetic", "--logs", "jump"], "is run on one log"),
-    ],
-)
-def test_what_is_refused(
-    path: Path, call: Call, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    given = [str(path) if word == "small.toml" else word for word in words]
-    assert call("bench", *given, "--out", path.parent / "refused") == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        ('name = "a"', "log 1: no data"),
-        ('name = "a/b"\ndata = "x"', "names a directory"),
-        ('nam = "a"', "did you mean"),
-    ],
-)
-def test_a_log_that_is_wrong(tmp_path: Path, log: str, message: str) -> None:
-    (tmp_path / "bad.toml").write_text(f'[[row]]\nmethod = "vanilla"\n[[log]]\n{log}\n')
-    with pytest.raises(UserError, match=message):
-        suite.load(str(tmp_path / "bad.toml"))
-
-
-def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tracecvr.datasets.hardships import HARDSHIPS
-
-    made = suite.load("gauntlet")
-    assert [log.options["hardship"] for log in made.logs if log.data == "hardships"] == list(HARDSHIPS)
-    assert [log.name for log in gauntlet.choose_logs(made, ("jump", "tiny"))] == ["jump", "tiny"]
+def test_real_logs_are_looked_for_by_their_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRACECVR_DATA", str(tmp_path))
     (tmp_path / "taobao_slice.csv").touch()
-    at_hand = [log.name for log in made.logs if gauntlet.source_of(log) is not None]
-    assert at_hand == ["taobao"]
+    assert [log.name for log in gauntlet.LOGS if gauntlet.source_of(log) is not None] == ["taobao"]
+    made = suite.load(str(Path(gauntlet.__file__).with_suffix(".toml")))
+    assert len(suite.rows_of(made)) == len(registry.available("method")) + 1  # TRACE is there twice
 
 
 # What is packaged.
 
 
 def test_findings_are_those_of_the_results_in_the_docs(tmp_path: Path) -> None:
-    folder = documents.ROOT / "docs" / "results" / "gauntlet"
-    frame = pl.read_parquet(folder / "gauntlet.parquet")
-    documents.script("collect").write_findings(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
-    assert read_json(tmp_path / "again.json") == read_json(regret.FINDINGS)
-    made = "\n\n".join(table.markdown() for table in tables(Field(frame, read_json(folder / "gauntlet.json"))))
-    assert made in (folder / "table.md").read_text()
+    facts = read_json(gauntlet.RESULTS / "gauntlet.json")
+    frame = pl.read_parquet(gauntlet.RESULTS / "gauntlet.parquet")
+    gauntlet.write_findings(frame, facts["seeds"], tmp_path / "again.json")
+    assert read_json(tmp_path / "again.json") == read_json(FINDINGS)
+    made = "\n\n".join(table.markdown() for table in tables(Field(frame, facts)))
+    assert made in (gauntlet.RESULTS / "table.md").read_text()
 
 
-def test_findings_in_words(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    words = regret.load_findings().words("telescoped")
-    assert re.fullmatch(r"worst regret \d\.\d{4} \(\w+\); near the best on \d+ of \d+ logs", words)
-    assert regret.load_findings().words("mine") == ""
+def test_findings_are_listed(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    line = load_findings()["methods"]["telescoped"]
+    assert re.fullmatch(r"worst regret \d\.\d{4} \(\w+\); near the best on \d+ of \d+ logs", line)
     assert call("methods", "--json") == 0
     listed = {method["name"]: method["gauntlet"] for method in json.loads(capsys.readouterr().out)}
-    assert (listed["telescoped"], listed["oracle"]) == (words, "")
+    assert (listed["telescoped"], listed["oracle"]) == (line, "")
 
 
 def test_a_gauntlet_is_taken_into_the_docs(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     bench = tmp_path / "bench"
     madeup.bench(bench / "here", {"Pretrain": (0.7,), "TRACE": (0.78,)})
-    facts = {
-        "suite": "gauntlet",
-        "about": "",
-        "seeds": [0],
-        "methods": [],
-        "settings": {},
-        "absent": [],
-        "tracecvr": "0",
-    }
+    facts = {"suite": "gauntlet", "about": "", "seeds": [0], "methods": [], "settings": {}, "absent": []}
     write_json(bench / "gauntlet.json", facts | {"logs": [{"name": "here", "about": "made up"}]})
-    out = documents.script("collect").collect_gauntlet(bench, tmp_path, tmp_path / "packaged.json")
-    assert {path.name for path in out.iterdir()} == {
-        "gauntlet.json",
-        "gauntlet.parquet",
-        "table.md",
-        "regret.png",
-    }
-    assert read_json(tmp_path / "packaged.json")["methods"]["trace"]["near_best"] == 1
+    gauntlet.collect(bench, tmp_path / "docs", tmp_path / "packaged.json")
+    names = {path.name for path in (tmp_path / "docs").iterdir()}
+    assert names == {"gauntlet.json", "gauntlet.parquet", "table.md", "regret.png"}
+    assert "near the best on 1 of 1" in read_json(tmp_path / "packaged.json")["methods"]["trace"]
