@@ -17,8 +17,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -47,7 +46,7 @@ from tracecvr.learn.warm_up_passes import batch_that_fits
 from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
-from tracecvr.runs.replay import Plan, Scored, replay
+from tracecvr.runs.replay import Plan, replay
 from tracecvr.runs.run_directory import FORMAT, claim, refuse_other, refuse_other_run
 from tracecvr.stream.source import TableSource
 
@@ -72,19 +71,16 @@ class Spec:
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same."""
-        made_of = parts_record(self.method, self.plugins, self.stream)
-        threads = {} if self.threads is None else {"threads": self.threads}
-        return (
-            threads
-            | made_of
-            | {
-                "format": FORMAT,
-                "data": self.data,
-                "seed": self.seed,
-                "config": made_of["config"] | {"plan": values(self.plan), "data": self.data_options},
-                "tracecvr": version("tracecvr"),
-            }
-        )
+        parts = parts_record(self.method, self.plugins, self.stream)
+        config = parts["config"] | {"plan": values(self.plan), "data": self.data_options}
+        facts = {
+            "format": FORMAT,
+            "data": self.data,
+            "seed": self.seed,
+            "config": config,
+            "tracecvr": version("tracecvr"),
+        }
+        return ({} if self.threads is None else {"threads": self.threads}) | parts | facts
 
 
 def run(
@@ -107,12 +103,7 @@ def run(
                 refuse_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         else:
             ours = _Run(spec, out, progress, shared)
-            first = ours.begin()
-            with ours.writing(checkpoint_every) as write:
-                for interval in replay(ours.engine, ours.source, ours.plan, first, ours.monitor):
-                    write(interval)
-                    if on_interval is not None:
-                        on_interval(finish_interval(interval, ours.table, ours.plan, ours.log.origin))
+            ours.stream(checkpoint_every, on_interval)
             ours.finish()
         result: dict[str, Any] = read_json(out / "result.json")
         return result
@@ -213,33 +204,27 @@ class _Run:
         names = {} if position is None else value_names(self.encoder.columns[position])
         return Monitor(schema, self.plan.interval, by, names, self.plan.outages)
 
-    def begin(self) -> int:
-        """Go on from the newest checkpoint, or warm up; returns the first interval that is to be replayed."""
-        first = self._restore()
-        if first is None:
+    def stream(self, checkpoint_every: float, on_interval: OnInterval | None) -> None:
+        """Go on from the newest checkpoint, or warm up. Replay the stream: write what is served, and a checkpoint every
+        so many seconds."""
+        done = self._restore()
+        if done is None:
             self._warm_up()
-        return first or 0
-
-    @contextmanager
-    def writing(self, checkpoint_every: float) -> Iterator[Callable[[Scored], None]]:
-        """While it lasts, a function that writes an interval to files, and a checkpoint every so many seconds."""
-        first, last = self.plan.stream_rows(self.table)
+        begin, end = self.plan.stream_rows(self.table)
         clock = saved = time.monotonic()
         clicks = self.served.stat().st_size // 4
         with self.served.open("ab") as served:
-
-            def write(interval: Scored) -> None:
-                nonlocal clock, saved, clicks
+            for interval in replay(self.engine, self.source, self.plan, done or 0, self.monitor):
                 served.write(interval.log_odds.tobytes())
                 clicks += len(interval.row)
-                self.progress("stream", clicks, last - first)
+                self.progress("stream", clicks, end - begin)
                 if time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(self.plan):
                     served.flush()
                     clock = self.charge("stream_s", clock)
                     self.checkpoint(interval.number + 1)
                     saved = time.monotonic()
-
-            yield write
+                if on_interval is not None:
+                    on_interval(finish_interval(interval, self.table, self.plan, self.log.origin))
         self.charge("stream_s", clock)
 
     def _restore(self) -> int | None:
