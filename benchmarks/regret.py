@@ -10,8 +10,10 @@ has fewer than five days, widened by how much NLL differs between seeds if there
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
 
 import numpy as np
 import polars as pl
@@ -21,7 +23,7 @@ from tracecvr.base.config import DAY
 from tracecvr.base.files import read_json
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import Line, Outcome, numbers
-from tracecvr.bench.stats import Difference, Floats
+from tracecvr.bench.stats import Difference, Floats, Spread
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
 
@@ -63,7 +65,7 @@ class Course:
         }
         # How far the mean NLL of a method may be from that of other seeds. All methods are taken together: two or three
         # seeds say little about one.
-        self.seed_reach = stats.pooled_reach([stats.spread(score.by_seed) for score in self.scores.values()])
+        self.seed_reach = pooled_reach([stats.spread(score.by_seed) for score in self.scores.values()])
         start = self.intervals["start"]
         days = ((start - start.min()) // DAY).n_unique()
         shortest = int(start.diff().drop_nulls().min() or DAY)  # type: ignore[arg-type]
@@ -97,6 +99,15 @@ class Course:
             return Difference(ours.mean - theirs.mean, None, None, None, len(ours.by_seed))
         vary = sum(len(set(score.by_seed)) > 1 for score in (ours, theirs))
         return stats.widen(days, ours.mean - theirs.mean, self.seed_reach * vary**0.5)
+
+
+def pooled_reach(spreads: Sequence[Spread]) -> float:
+    """How far a mean over seeds may be from the truth if all figures vary alike; 0 for one seed."""
+    variances = [one.sd**2 for one in spreads if one.sd is not None]
+    if not variances:
+        return 0.0
+    seeds = spreads[0].n
+    return stats.quantile((seeds - 1) * len(variances)) * sqrt(fmean(variances) / seeds)
 
 
 def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame | None:

@@ -23,6 +23,7 @@ from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.findings import FINDINGS, load_findings
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.runner import Request
+from tracecvr.bench.stats import Spread
 
 SUITE = """
 about = "small"
@@ -79,6 +80,11 @@ def test_intervals_are_for_other_days_and_other_seeds(tmp_path: Path) -> None:
     widths = [one["regret_high"] - one["regret_low"] for one in (row(frame, "Pretrain"), row(steady, "Pretrain"))]
     assert widths[0] > widths[1] > 0
     assert row(frame, "DEFER")["pcoc"] == pytest.approx(1.58)
+
+
+def test_seeds_of_all_methods_say_together_how_much_they_vary() -> None:
+    assert regret.pooled_reach([Spread(0.0, 1.0, 4), Spread(0.0, 1.0, 4)]) == pytest.approx(1.2235, abs=1e-4)
+    assert regret.pooled_reach([Spread(0.0, None, 1)]) == 0
 
 
 def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: Path) -> None:
