@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +18,7 @@ from markupsafe import escape
 import madeup
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.files import read_json, write_json
-from tracecvr.base.metrics import as_dict, evaluate, probability
+from tracecvr.base.metrics import evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import drawing
@@ -239,7 +240,7 @@ def test_calibration_of_a_day_is_a_ratio_of_sums() -> None:
     rng = np.random.default_rng(0)
     log_odds, label = rng.normal(-2.0, 0.5, (48, 20)), rng.random((48, 20)) < 0.08
     rows = [
-        {"start": n * HOUR, "clicks": 20, "conversions": int(y.sum())} | as_dict(evaluate(s, y))
+        {"start": n * HOUR, "clicks": 20, "conversions": int(y.sum())} | asdict(evaluate(s, y))
         for n, (s, y) in enumerate(zip(log_odds, label, strict=True))
     ]
     assert any(row["pcoc"] is None for row in rows)

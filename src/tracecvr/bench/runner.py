@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
@@ -73,11 +73,9 @@ class Bench:
     log: Path
 
 
-class BenchEngine(Protocol):
-    """Has cells run somewhere, and tells in `state` which are done and which failed."""
-
-    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
-        """Return when all cells that wait are done or failed; call `watch` every second or so."""
+BenchEngine = Callable[[Bench, Sequence[Cell], State, Watch], None]
+"""Has the cells that wait run somewhere, and returns when all have ended. It notes in the state which are done or have
+failed, and calls `watch` every second or so."""
 
 
 @contextmanager

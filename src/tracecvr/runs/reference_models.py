@@ -117,7 +117,7 @@ def _evaluate(source: TableSource, plan: FullPlan) -> References:
     weight = source.table.weight(np.arange(first, last), plan.outages)
     judged = {name: served[-len(label) :] for name, served in scores(source, plan).items()}  # the stream's last clicks
     edges = interval_edges(plan, source.table)
-    pooled = {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
+    pooled = {name: asdict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
     # Its curve is one point. The area below the line from there to precision 1, which no threshold gives, misleads.
     pooled["constant"]["pr_auc"] = pooled["constant"]["ap"]
     return References(

@@ -307,7 +307,7 @@ class _Run:
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
-        pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
+        pooled = asdict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
         counts = table.counts | {
             "conversions": int(table.label.sum()),

@@ -1,4 +1,4 @@
-"""Where cells run: in processes of this machine, or as tasks of a Ray cluster. An engine is a `runner.Engine`."""
+"""Where cells run: in processes of this machine, or as tasks of a Ray cluster. An engine is a `runner.BenchEngine`."""
 
 from __future__ import annotations
 

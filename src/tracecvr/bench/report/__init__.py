@@ -1,13 +1,13 @@
 """`report.html`: what a bench found, in one file that opens without a network and has no script.
 
 What came out stands first, in words (`sentences`); then figures, the one that decides first; then tables. A figure is
-data (`figures`, `over_time`). Its panels are drawn as SVG (`drawing`): small, printable, light or dark with the page.
-The same SVG, with its colours filled in, becomes files and pictures in notebooks (`svg`).
+data (`figures`). Its panels are drawn as SVG (`drawing`): small, printable, light or dark with the page. The same SVG,
+with its colours filled in, becomes files and pictures in notebooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
 from tracecvr.bench.outcome import Outcome, is_finished, write_results
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.figure import Figure, say_what_is_drawn
+from tracecvr.bench.report.figure import say_what_is_drawn
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
@@ -30,21 +30,30 @@ from tracecvr.bench.text_tables import Table
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
     outcome = open_bench(out)
-    made = make_figures(outcome)
-    content = {
-        "bench": outcome.bench,
-        "suite": outcome.suite,
-        "clicks": max(outcome.results["clicks"], default=0),
-        "conversions": max(outcome.results["conversions"], default=0),
-        "ours": getattr(outcome.of_role("ours"), "name", ""),
-        "sentences": summarise(outcome),
-        "unfinished": _list_unfinished(outcome),
-        "facts": _facts(outcome),
-        "command": _command(outcome.bench),
-    }
-    tables = make_tables(outcome) if outcome.lines else []
-    write_text(out / "report.html", render_page(content, made, tables))
-    return [out / "report.html", *drawing.save(made, out / "figures", kinds)]
+    figures, tables = make_figures(outcome), make_tables(outcome) if outcome.lines else []
+    texts = [text for one in figures for text in (one.title, one.caption, *map(say_what_is_drawn, one.panels))]
+    texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
+    page = (
+        drawing.templates()
+        .get_template("page.html.j2")
+        .render(
+            bench=outcome.bench,
+            suite=outcome.suite,
+            clicks=max(outcome.results["clicks"], default=0),
+            conversions=max(outcome.results["conversions"], default=0),
+            ours=getattr(outcome.of_role("ours"), "name", ""),
+            sentences=summarise(outcome),
+            unfinished=_list_unfinished(outcome),
+            facts=_list_facts(outcome),
+            command=_command(outcome.bench),
+            css=Markup("".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))),
+            tables=tables,
+            drawn=[(figure, drawing.draw_panels(figure)) for figure in figures],
+            glossary=terms_in("\n".join(texts)),
+        )
+    )
+    write_text(out / "report.html", page + "\n")
+    return [out / "report.html", *drawing.save(figures, out / "figures", kinds)]
 
 
 def open_bench(out: Path) -> Outcome:
@@ -62,36 +71,9 @@ def open_bench(out: Path) -> Outcome:
     return Outcome(out)
 
 
-def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
-    """The page of figures and tables; `content` is what else its template names."""
-    css = "".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))
-    texts = [text for figure in made for text in (figure.title, figure.caption, *map(say_what_is_drawn, figure.panels))]
-    texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
-    page = (
-        drawing.templates()
-        .get_template("page.html.j2")
-        .render(
-            content,
-            css=Markup(css),
-            tables=tables,
-            drawn=[_draw(figure) for figure in made],
-            glossary=terms_in("\n".join(texts)),
-        )
-    )
-    return page + "\n"
-
-
 def render_table(table: Table) -> Markup:
     """A table alone, as pages have it."""
     return drawing.write("show", table, file="table.html.j2")
-
-
-def _draw(figure: Figure) -> dict[str, Any]:
-    return {
-        "figure": figure,
-        "columns": min(figure.columns, len(figure.panels)),
-        "panels": drawing.draw_panels(figure),
-    }
 
 
 def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
@@ -102,7 +84,7 @@ def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
     return [(name, failed.get(name, "not finished")) for name in names if name not in done]
 
 
-def _facts(outcome: Outcome) -> dict[str, str]:
+def _list_facts(outcome: Outcome) -> dict[str, str]:
     bench = outcome.bench
     facts = {
         "fingerprint of the log": bench["fingerprint"],

@@ -244,7 +244,8 @@ _SCALE = 1.5
 
 
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
-    folder.mkdir(exist_ok=True)
+    if kinds:
+        folder.mkdir(exist_ok=True)
     return [save_one(figure, folder / f"{figure.key}.{kind}") for figure in figures for kind in kinds]
 
 
