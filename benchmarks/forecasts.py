@@ -96,6 +96,8 @@ def tables(frame: pl.DataFrame) -> list[Table]:
     made = []
     for size in SIZES:
         mine = frame.filter(size=size).drop_nulls("error").sort("age_days")
+        if not len(mine):
+            continue
         ages = [f"{age} d" for age in mine["age_days"].unique().sort()]
         errors = Table("error (bias)", *ages, title=f"Error of forecasts, cells of {size}")
         for name in ESTIMATORS:
@@ -117,7 +119,11 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the directory of a finished run")
     parser.add_argument("--by", required=True, help="the feature whose values are segments")
     given = parser.parse_args()
-    for table in tables(judge_run(given.run, given.by)):
+    try:
+        frame = judge_run(given.run, given.by)
+    except UserError as error:
+        parser.error(str(error))
+    for table in tables(frame):
         Console(width=160).print(table)
 
 

@@ -15,7 +15,6 @@ DIR/table.md, regret.svg
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ import regret
 from regret import Standing, standings
 from tracecvr.api.comparisons import carry_out
 from tracecvr.base import config
+from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json, write_parquet, write_text
 from tracecvr.base.registry import Given
 from tracecvr.bench import engines, suite
@@ -404,9 +404,20 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="processes; all cores by default")
     parser.add_argument("--collect", action="store_true", help="run nothing: take its outcome into the docs")
     given = parser.parse_args()
-    if given.collect:
-        collect(given.out)
-        return
+    try:
+        if given.collect:
+            collect(given.out)
+        else:
+            failed = run(*_ask(given), given.out, engines.choose("local", given.workers))
+            print((given.out / "table.md").read_text(encoding="utf-8"))  # noqa: T201
+            for cell, why in failed.items():
+                print(f"failed: {cell}: {why}")  # noqa: T201
+    except UserError as error:
+        parser.error(str(error))
+
+
+def _ask(given: argparse.Namespace) -> tuple[Request, list[Log]]:
+    """What is asked for: the bench of every log, and the logs."""
     known = {log.name: log for log in LOGS}
     names = [name for name in given.logs.split(",") if name]
     config.refuse_unknown(names, known, "--logs", "log")
@@ -417,10 +428,7 @@ def main() -> None:
         methods=tuple(Given(name) for name in given.methods.split(",") if name),
         seeds=suite.seeds_of(given.seeds),
     )
-    engine = engines.choose("local", given.workers)
-    for cell, why in run(request, [known[name] for name in names or known], given.out, engine).items():
-        logging.warning("failed: %s: %s", cell, why)
-    print((given.out / "table.md").read_text(encoding="utf-8"))  # noqa: T201
+    return request, [known[name] for name in names or known]
 
 
 if __name__ == "__main__":
