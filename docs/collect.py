@@ -1,8 +1,9 @@
 """Takes the outcome of benches into docs/results/: tables, results and the figures that its README shows.
 
-    python docs/collect.py table1 table2 ablation
+    python docs/collect.py table1 table2 ablation gauntlet
 
-Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
+Cells, which hold scores of clicks, stay where they are, and so does where the log lay. What a gauntlet shows of each
+method also goes into the package, for `tracecvr methods` and docs/generate.py.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import polars as pl
+
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import report
+from tracecvr.bench import gauntlet, regret, report
+from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = ("table.md", "results.parquet")
@@ -21,6 +25,8 @@ TAKEN = ("table.md", "results.parquet")
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:
     """Copy what a bench found to the folder of its suite; returns it."""
+    if (bench / "gauntlet.json").is_file():
+        return collect_gauntlet(bench, folder)
     facts = read_json(bench / "bench.json")
     out = folder / str(facts["suite"]["name"])
     out.mkdir(parents=True, exist_ok=True)
@@ -34,6 +40,28 @@ def collect(bench: Path, folder: Path = FOLDER) -> Path:
     for name in figures:
         shutil.copyfile(bench / "figures" / name, out / name)
     return out
+
+
+def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = gauntlet.FINDINGS) -> Path:
+    """The same of a gauntlet, and the summary that is part of the package."""
+    out = folder / "gauntlet"
+    out.mkdir(parents=True, exist_ok=True)
+    for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
+        shutil.copyfile(path, out / path.name)
+    write_findings(out, packaged)
+    return out
+
+
+def write_findings(folder: Path, path: Path) -> None:
+    """What is packaged of a gauntlet: a line of each method as it is by default."""
+    frame, methods = pl.read_parquet(folder / "gauntlet.parquet"), {}
+    for one in regret.standings(frame):
+        if one["role"] != "upper" and one["label"] == title_of(one["method"]):
+            worst = one["worst"]
+            words = "failed on a log" if worst is None else f"worst regret {worst:.4f} ({one['worst_log']})"
+            words += f"; near the best on {one['near_best']} of {frame['log'].n_unique()} logs"
+            methods[one["method"]] = words
+    write_json(path, {"seeds": read_json(folder / "gauntlet.json")["seeds"], "methods": methods})
 
 
 def shown(page: Path, suite: str) -> list[str]:

@@ -22,7 +22,7 @@ from tracecvr.base import config, registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.base.glossary import read_glossary
-from tracecvr.bench.findings import load_findings
+from tracecvr.bench.gauntlet import load_findings
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
 from tracecvr.stream.reveal import Again, On, Trigger

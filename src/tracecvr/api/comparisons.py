@@ -20,7 +20,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, report, tables, tuned
+from tracecvr.bench import engines, gauntlet, report, tables, tuned
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figures import runs_over_time
@@ -199,6 +199,11 @@ def carry_out(request: Request, out: Path, engine: BenchEngine, progress: bool =
         tables.write(out)
         report.write(out)
     return state
+
+
+def run_gauntlet(request: Request, out: Path, engine: BenchEngine, logs: Sequence[str] = ()) -> dict[str, str]:
+    """Carry out a suite on its own logs, or those named. Returns failed cells with their reason."""
+    return gauntlet.run(request, logs, out, lambda one, folder: carry_out(one, folder, engine))
 
 
 def _rows(

@@ -23,7 +23,7 @@ from tracecvr.runs.spec import owners_of
 
 LAYOUTS = ("comparison", "changes", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
-_TABLES = ("set", "data", "row", "trial")
+_TABLES = ("set", "data", "row", "log", "trial")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
@@ -82,6 +82,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Log:
+    """A log that a suite is run on. `file` is its raw log, in the folder of real logs; a generator has none."""
+
+    name: str
+    data: str
+    about: str
+    file: str
+    options: dict[str, str]
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Suite:
     """A suite file, checked. What has a help text is a key of the file."""
 
@@ -96,10 +108,13 @@ class Suite:
     """Settings of each trial; the first is the methods' defaults."""
     first: Seconds | None = option(None, "how much of the stream is tuned on")
     learning: str = option("ours", "how the stream is learnt", choices=tuple(LEARNING))
+    logs: tuple[Log, ...] = ()
+    """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
 
     def to_json(self) -> dict[str, Any]:
+        """What a bench of one log keeps."""
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return content
+        return {key: value for key, value in content.items() if key != "logs"}
 
 
 def built_in() -> dict[str, Path]:
@@ -158,7 +173,16 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
         data={name: config.settings_of(given) for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
         trials=tuple(map(config.settings_of, content.get("trial", []))),
+        logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
     )
+
+
+def _log(where: str, raw: Mapping[str, Any]) -> Log:
+    config.refuse_unknown(raw, ("name", "about", "data", "file", "options", "set"), where)
+    name, data, about, file = (str(raw.get(key, "")) for key in ("name", "data", "about", "file"))
+    if not data or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UserError(f"{where}: give data, and a name of letters, digits, _ and -, which a directory will have")
+    return Log(name, data, about, file, *(config.settings_of(raw.get(key, {})) for key in ("options", "set")))
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

@@ -188,6 +188,7 @@ def bench(
         str | None,
         typer.Option(metavar="paper|ours", help="How the stream is learnt; as the suite or --tuned says by default."),
     ] = None,
+    logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
     address: Annotated[
@@ -195,17 +196,22 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration. Others: quick, tune."""
-    from tracecvr.api.comparisons import carry_out
+    table1, table2, ablation, calibration. Over many logs of its own: gauntlet. Others: quick, tune."""
+    from tracecvr.api.comparisons import carry_out, run_gauntlet
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
     from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
+    loaded = suites.load(suite)
+    if loaded.logs and (data or source or schema or data_set):
+        raise UserError(f"suite {suite!r} has its own logs: leave out --data, --source, --schema and --data-set")
+    if logs and not loaded.logs:
+        raise UserError(f"--logs: suite {suite!r} is run on one log, the one that --data names")
     request = Request(
-        suite=suites.with_learning(suites.load(suite), learning or given.learning),
-        data=name_dataset(data, source, schema),
+        suite=suites.with_learning(loaded, learning or given.learning),
+        data="" if loaded.logs else name_dataset(data, source, schema),
         source=source,
         data_settings=tuple(with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
@@ -213,7 +219,10 @@ def bench(
         seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
         tuned=given,
     )
-    failed = carry_out(request, out, chosen).failed
+    if loaded.logs:
+        failed = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))))
+    else:
+        failed = carry_out(request, out, chosen).failed
     tables.bench(out, failed)
     if failed:
         raise typer.Exit(1)
@@ -226,11 +235,14 @@ def report(
     png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Each figure as DIR/figures/NAME.svg, too.")] = False,
 ) -> None:
-    """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
+    """Draw the report of a bench again: DIR/report.html, one file that opens without a network. Of a gauntlet:
+    its tables and its figure."""
+    from tracecvr.bench import gauntlet
     from tracecvr.bench import report as reports
 
     asked = {"pdf": pdf, "png": png, "svg": svg}
-    for path in reports.write(bench, [kind for kind, wanted in asked.items() if wanted]):
+    draw = gauntlet.write if (bench / "gauntlet.json").is_file() else reports.write
+    for path in draw(bench, [kind for kind, wanted in asked.items() if wanted]):
         typer.echo(f"written: {path}")
 
 

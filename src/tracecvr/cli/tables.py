@@ -47,15 +47,17 @@ def result(outcome: Result) -> None:
 
 
 def bench(folder: Path, failed: Mapping[str, str]) -> None:
-    """The tables of a bench, what failed, and where the rest is."""
+    """The tables of a bench or a gauntlet, what failed, and where everything is."""
     out = Console(highlight=False, soft_wrap=True)
     out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
     for name, message in failed.items():
         out.print(f"failed: {name}: {message}", markup=False)
     if failed:
         out.print("the same command again tries the failed cells once more", markup=False)
-    results, report = folder / "results.parquet", folder / "report.html"
-    out.print(f"results: {results}  tables: {folder / 'table.md'}  report: {report}", markup=False)
+    many = (folder / "gauntlet.parquet").exists()
+    results, drawn = ("gauntlet.parquet", "figures/regret.svg") if many else ("results.parquet", "report.html")
+    kind = "figure" if many else "report"
+    out.print(f"results: {folder / results}  tables: {folder / 'table.md'}  {kind}: {folder / drawn}", markup=False)
 
 
 def show_inspection(inspection: Inspection) -> None:
@@ -105,7 +107,7 @@ def show_forecast(frame: pl.DataFrame, level: float) -> None:
 
 def describe(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
-    from tracecvr.bench.findings import load_findings
+    from tracecvr.bench.gauntlet import load_findings
 
     words = load_findings()["methods"]
     return [

@@ -1,4 +1,4 @@
-"""Synthetic logs with one hardship each, and known truth: what `benchmarks/gauntlet.py` runs methods over.
+"""Synthetic logs with one hardship each, and known truth: what the suite `gauntlet` runs methods over.
 
 All are of the world of `synthetic`, without its jump and season: rates that wander mildly, items that come and go,
 delays of up to a week. Each log differs from it in one thing: see `HARDSHIPS`.

@@ -1,4 +1,4 @@
-"""Panels as SVG: lines over an axis, and horizontal bars.
+"""Panels as SVG: lines over an axis, horizontal bars, and rows by columns of squares.
 
 `drawing.svg.j2` has their elements; here is where these go. `colours.css` has all colours, light and dark. A page has
 the style sheets; a drawing that stands alone has the light colours filled in, since programs other than browsers know
@@ -8,10 +8,11 @@ no variables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import accumulate
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,33 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     return Drawing(width, foot + 36.0, say_what_is_drawn(panel), content)
 
 
+_SQUARE, _SPACE = 20.0, 8.0
+"""The height of a square, and the space beside a column of texts."""
+
+_DIGITS = 33.0
+"""Pixels that a number takes; in smaller squares, only the tooltip has it."""
+
+
+def draw_squares(
+    label: str,
+    columns: Sequence[str],
+    beside: Mapping[str, Sequence[str]],
+    rows: Mapping[str, Sequence[tuple[str, str, str | None]]],
+) -> Drawing:
+    """Rows of squares by name, with columns of texts `beside` the names. Headings are turned, so that squares can be
+    small. A square: what it says, the same in few letters, and its opacity, None if it is marked as good."""
+    names, slant = (_widest(texts) for texts in (rows, columns))
+    edges = list(accumulate((_widest((heading, *texts)) for heading, texts in beside.items()), initial=names))
+    left, top = edges[-1], 26.0 + 0.75 * slant
+    size, foot = (WIDE - left - 0.7 * slant) / max(len(columns), 1), top + _SQUARE * len(rows)
+    content = write("squares", label, columns, beside, rows, edges, top, foot, size, _SQUARE, _SPACE, size >= _DIGITS)
+    return Drawing(WIDE, foot + 22.0, label, content)
+
+
+def _widest(texts: Iterable[str]) -> float:
+    return max(map(width_of, texts), default=0.0) + _SPACE
+
+
 # A whole figure as a document of its own, and as files.
 
 
@@ -207,8 +235,8 @@ def write_document(figure: Figure) -> str:
     return compose(figure, draw_panels(figure))
 
 
-def compose(figure: Figure, drawings: Sequence[Drawing], style: str = "") -> str:
-    """The SVG file of a figure whose panels are drawn; `style` is added to the style sheet."""
+def compose(figure: Figure, drawings: Sequence[Drawing]) -> str:
+    """The SVG file of a figure whose panels are drawn."""
     columns, top, parts = max(min(figure.columns, len(drawings)), 1), _TITLE, []
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
@@ -216,7 +244,7 @@ def compose(figure: Figure, drawings: Sequence[Drawing], style: str = "") -> str
         top += max(drawing.height for drawing in row) + GAP / 2
     entries, height = _place_legend(figure, top)
     own = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
-    css = Markup(fill_in(own + read_style_sheet("plot.css") + style))
+    css = Markup(fill_in(own + read_style_sheet("plot.css")))
     size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
     return str(write("document", figure, *size, _MARGIN, css, fill_in("var(--paper)"), parts, entries))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,15 @@ import polars as pl
 import pytest
 from conftest import Call
 
-import gauntlet
+import documents
 import madeup
-import regret
-from gauntlet import Field, Log, tables
 from tracecvr.base import registry
+from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import suite
+from tracecvr.bench import engines, gauntlet, regret, suite
 from tracecvr.bench.engines.local import Serial
-from tracecvr.bench.findings import FINDINGS, load_findings
+from tracecvr.bench.gauntlet import draw, tables
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.runner import Request
 from tracecvr.bench.stats import Spread
 
 SUITE = """
@@ -33,12 +30,34 @@ hidden = [8]
 warm_epochs = 1
 [[row]]
 method = ["pretrain", "vanilla", "oracle"]
+[[log]]
+name = "first"
+data = "hardships"
+options = {hardship = "tiny", clicks = 2000}
+set = {interval = "1d"}
+[[log]]
+name = "second"
+about = "a log of one day"
+data = "hardships"
+options = {hardship = "dense", clicks = 2000}
+[[log]]
+name = "elsewhere"
+data = "taobao"
+file = "nowhere.csv"
 """
-LOGS = (
-    Log("first", "hardships", {"hardship": "tiny", "clicks": "2000"}, {"interval": "1d"}),
-    Log("second", "hardships", {"hardship": "dense", "clicks": "2000"}, about="a log of one day"),
-    Log("elsewhere", "taobao", {}, file="nowhere.csv"),
-)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gauntlet") / "small.toml"
+    path.write_text(SUITE)
+    return path
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benches run in this process: it takes seconds to start another."""
+    monkeypatch.setattr(engines, "choose", lambda *_: Serial())
 
 
 # Arithmetic.
@@ -90,13 +109,16 @@ def test_seeds_of_all_methods_say_together_how_much_they_vary() -> None:
 def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: Path) -> None:
     one = measured(tmp_path, {"Pretrain": (0.70,), "TRACE": (0.78,), "DEFER": (0.77,), "Oracle": (0.80,)}, "one")
     two = measured(tmp_path, {"Pretrain": (0.76,), "TRACE": (0.75,), "Oracle": (0.80,)}, "two")
-    field = Field(pl.concat([one, two]), {"absent": []})
-    assert [s.label for s in field.standings] == ["TRACE", "Pretrain", "DEFER", "Oracle"]
-    trace, _, failed, _ = field.standings
-    assert (trace.worst_log, trace.near_best) == ("two", 1)
-    assert trace.worst == pytest.approx(0.01, abs=0.003)
-    assert (failed.worst, failed.logs) == (None, 1)
-    drawn = gauntlet.draw(field)
+    frame = pl.concat([one, two])
+    standings = regret.standings(frame)
+    assert [one["label"] for one in standings] == ["TRACE", "Pretrain", "DEFER", "Oracle"]
+    trace, _, failed, _ = standings
+    assert (trace["worst_log"], trace["near_best"]) == ("two", 1)
+    assert trace["worst"] == pytest.approx(0.01, abs=0.003)
+    assert failed["worst"] is None
+    regrets, pcoc, logistic, _ = tables(frame)
+    assert [table.rows[2][-1].text for table in (regrets, pcoc, logistic)] == ["failed", "n/a", "failed"]
+    drawn = draw(frame)
     assert all(text in drawn for text in ("Regret of every method", "TRACE, two: 0.0", "DEFER, two: n/a"))
     assert drawn.count('class="heat light"') == 2
 
@@ -104,10 +126,14 @@ def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: P
 # Two logs, end to end.
 
 
-def test_a_gauntlet_of_two_logs(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text(SUITE)
-    request, out = Request(suite.load(str(tmp_path / "small.toml")), ""), tmp_path / "out"
-    assert gauntlet.run(request, LOGS, out, Serial()) == {}
+@pytest.mark.usefixtures("here")
+def test_a_gauntlet_of_two_logs(path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    out = path.parent / "out"
+    assert call("bench", path, "--out", out) == 0
+    missing = "Left out, because their files are not at hand (TRACECVR_DATA): elsewhere."
+    printed = capsys.readouterr().out
+    assert printed.count(missing) == 1
+    assert f"figure: {out / 'figures' / 'regret.svg'}" in printed
     frame = pl.read_parquet(out / "gauntlet.parquet")
     assert frame.schema == pl.Schema(regret.SCHEMA)
     assert frame.select("log", "label").rows() == [
@@ -127,38 +153,72 @@ def test_a_gauntlet_of_two_logs(tmp_path: Path) -> None:
     assert (frame["logistic"] - (frame["nll"] - results["logistic_nll"])).abs().max() < 1e-9  # type: ignore[operator]
     table = (out / "table.md").read_text()
     assert "## Regret" in table
-    assert "Left out, because their files are not at hand (TRACECVR_DATA): elsewhere." in table
+    assert missing in table
     assert "smallest worst regret" in table
-    assert "<title>Regret of every method" in (out / "regret.svg").read_text()
+    (out / "figures" / "regret.svg").unlink()
+    assert call("report", out) == 0
+    assert "tiny" not in (out / "figures" / "regret.svg").read_text()
     (out / "second" / "cells").rename(out / "second" / "gone")
-    assert gauntlet.run(request, LOGS[:1], out, Serial()) == {}  # nothing is run again
+    assert call("bench", path, "--out", out, "--logs", "first") == 0  # nothing is run again
     assert pl.read_parquet(out / "gauntlet.parquet")["log"].unique().to_list() == ["first"]
-    failing = replace(request, methods=("dfsn",), settings={"window": "9d"})
-    assert list(gauntlet.run(failing, LOGS[:1], tmp_path / "failed", Serial())) == ["first/dfsn~seed0"]
 
 
-def test_real_logs_are_looked_for_by_their_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["small.toml", "--data", "synthetic"], "has its own logs"),
+        (["small.toml", "--logs", "secund"], "did you mean 'second'"),
+        (["quick"], "--data is missing"),
+        (["quick", "--data", "synthetic", "--logs", "jump"], "is run on one log"),
+    ],
+)
+def test_what_is_refused(
+    path: Path, call: Call, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    given = [str(path) if word == "small.toml" else word for word in words]
+    assert call("bench", *given, "--out", path.parent / "refused") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ('name = "a"', "log 1: give data, and a name"),
+        ('name = "a/b"\ndata = "x"', "which a directory will have"),
+        ('nam = "a"', "did you mean"),
+    ],
+)
+def test_a_log_that_is_wrong(tmp_path: Path, log: str, message: str) -> None:
+    (tmp_path / "bad.toml").write_text(f'[[row]]\nmethod = "vanilla"\n[[log]]\n{log}\n')
+    with pytest.raises(UserError, match=message):
+        suite.load(str(tmp_path / "bad.toml"))
+
+
+def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tracecvr.datasets.hardships import HARDSHIPS
+
+    made = suite.load("gauntlet")
+    assert [log.options["hardship"] for log in made.logs if log.data == "hardships"] == list(HARDSHIPS)
+    assert len(suite.rows_of(made)) == len(registry.available("method")) + 1  # TRACE is there twice
     monkeypatch.setenv("TRACECVR_DATA", str(tmp_path))
     (tmp_path / "taobao_slice.csv").touch()
-    assert [log.name for log in gauntlet.LOGS if gauntlet.source_of(log) is not None] == ["taobao"]
-    made = suite.load(str(Path(gauntlet.__file__).with_suffix(".toml")))
-    assert len(suite.rows_of(made)) == len(registry.available("method")) + 1  # TRACE is there twice
+    at_hand = [log.name for log in made.logs if gauntlet.source_of(log) is not None]
+    assert at_hand == ["taobao"]
 
 
 # What is packaged.
 
 
 def test_findings_are_those_of_the_results_in_the_docs(tmp_path: Path) -> None:
-    facts = read_json(gauntlet.RESULTS / "gauntlet.json")
-    frame = pl.read_parquet(gauntlet.RESULTS / "gauntlet.parquet")
-    gauntlet.write_findings(frame, facts["seeds"], tmp_path / "again.json")
-    assert read_json(tmp_path / "again.json") == read_json(FINDINGS)
-    made = "\n\n".join(table.markdown() for table in tables(Field(frame, facts)))
-    assert made in (gauntlet.RESULTS / "table.md").read_text()
+    folder = documents.ROOT / "docs" / "results" / "gauntlet"
+    documents.script("collect").write_findings(folder, tmp_path / "again.json")
+    assert read_json(tmp_path / "again.json") == read_json(gauntlet.FINDINGS)
+    made = "\n\n".join(table.markdown() for table in tables(pl.read_parquet(folder / "gauntlet.parquet")))
+    assert made in (folder / "table.md").read_text()
 
 
 def test_findings_are_listed(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    line = load_findings()["methods"]["telescoped"]
+    line = gauntlet.load_findings()["methods"]["telescoped"]
     assert re.fullmatch(r"worst regret \d\.\d{4} \(\w+\); near the best on \d+ of \d+ logs", line)
     assert call("methods", "--json") == 0
     listed = {method["name"]: method["gauntlet"] for method in json.loads(capsys.readouterr().out)}
@@ -171,7 +231,7 @@ def test_a_gauntlet_is_taken_into_the_docs(tmp_path: Path) -> None:
     madeup.bench(bench / "here", {"Pretrain": (0.7,), "TRACE": (0.78,)})
     facts = {"suite": "gauntlet", "about": "", "seeds": [0], "methods": [], "settings": {}, "absent": []}
     write_json(bench / "gauntlet.json", facts | {"logs": [{"name": "here", "about": "made up"}]})
-    gauntlet.collect(bench, tmp_path / "docs", tmp_path / "packaged.json")
-    names = {path.name for path in (tmp_path / "docs").iterdir()}
+    out = documents.script("collect").collect_gauntlet(bench, tmp_path, tmp_path / "packaged.json")
+    names = {path.name for path in out.iterdir()}
     assert names == {"gauntlet.json", "gauntlet.parquet", "table.md", "regret.png"}
     assert "near the best on 1 of 1" in read_json(tmp_path / "packaged.json")["methods"]["trace"]
