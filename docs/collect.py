@@ -20,7 +20,7 @@ from tracecvr.bench import gauntlet, regret, report
 from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
-TAKEN = ("table.md", "results.parquet")
+TAKEN = ("table.md", "results.parquet", "forecast.parquet", "forecast_day.parquet")
 
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:

@@ -19,6 +19,7 @@ import pytest
 from conftest import Call
 
 from benches import FAILS, SUITE, children, gone, one_thread, same, until
+from tracecvr.api import comparisons
 from tracecvr.base import config
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
@@ -195,6 +196,12 @@ def test_killed_at_random_many_times(folder: Path, undisturbed: Path, start: Sta
         until(lambda workers=workers: all(gone(pid) for pid in workers))  # type: ignore[misc]
     subprocess.run(command(folder, out), capture_output=True, env=one_thread(), check=False)
     same(undisturbed, out)
+
+
+def test_forecasts_need_a_feature_and_others_take_none(folder: Path) -> None:
+    request = Request(suite.load("quick"), "synthetic")
+    with pytest.raises(UserError, match="--by FEATURE goes with the suite forecast"):
+        comparisons.carry_out(request, folder / "no", Serial(), by="device", progress=False)
 
 
 def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> None:

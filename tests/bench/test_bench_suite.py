@@ -18,7 +18,7 @@ from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.runs.spec import owners_of
 
 SCHEMA = small_log().schema
-NAMES = ("quick", "table1", "table2", "ablation", "calibration", "tune", "gauntlet")
+NAMES = ("quick", "table1", "table2", "ablation", "calibration", "tune", "gauntlet", "forecast")
 
 FINAL = {"warm_labels": "mature"}
 """What suites of the papers' tables say of warm-up labels."""

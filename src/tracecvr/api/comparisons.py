@@ -20,7 +20,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, gauntlet, report, tables, tuned
+from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tuned
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figures import runs_over_time
@@ -190,10 +190,15 @@ def load_board(path: str | Path) -> Board:
     return Board(Path(path))
 
 
-def carry_out(request: Request, out: Path, engine: BenchEngine, progress: bool = True) -> State:
-    """Carry out a bench, or the rest of it, and write its tables and its report."""
+def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None = None, progress: bool = True) -> State:
+    """Carry out a bench, or the rest of it, and write its tables and its report. `by`: the feature that a suite of
+    forecasts forecasts by."""
+    if (request.suite.layout == "forecast") != (by is not None):
+        raise UserError("--by FEATURE goes with the suite forecast, such as --by campaign, and with no other")
     with hold_bench(request, out) as held, shown.progress(progress) as tell:
         state = run_cells(held, engine, lambda s: tell("cells", len(s.done) + len(s.failed), len(s.cells)))
+        if by is not None:
+            forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
             tuned.write_best(out)
         tables.write(out)

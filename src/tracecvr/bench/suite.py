@@ -21,7 +21,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.runs.spec import owners_of
 
-LAYOUTS = ("comparison", "changes", "tune")
+LAYOUTS = ("comparison", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _TABLES = ("set", "data", "row", "log", "trial")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}

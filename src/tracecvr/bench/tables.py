@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.files import write_text
-from tracecvr.bench import stats, tuned
+from tracecvr.bench import forecasts, stats, tuned
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -27,6 +27,8 @@ def make_tables(outcome: Outcome) -> list[Table]:
     layout = outcome.suite["layout"]
     if layout == "tune":
         made = [tuned.table(outcome)]
+    elif layout == "forecast":
+        made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
     else:
         made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]
         made += [_improvements(outcome)] if layout == "comparison" else []

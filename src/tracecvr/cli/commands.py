@@ -189,6 +189,7 @@ def bench(
         typer.Option(metavar="paper|ours", help="How the stream is learnt; as the suite or --tuned says by default."),
     ] = None,
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
+    by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Of the suite forecast: segments.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
     address: Annotated[
@@ -196,7 +197,7 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration. Over many logs of its own: gauntlet. Others: quick, tune."""
+    table1, table2, ablation, calibration. Over many logs of its own: gauntlet. Others: quick, tune, forecast."""
     from tracecvr.api.comparisons import carry_out, run_gauntlet
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
@@ -205,8 +206,8 @@ def bench(
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
-    if loaded.logs and (data or source or schema or data_set):
-        raise UserError(f"suite {suite!r} has its own logs: leave out --data, --source, --schema and --data-set")
+    if loaded.logs and (data or source or schema or data_set or by):
+        raise UserError(f"suite {suite!r} has its own logs: leave out --data, --source, --schema, --data-set and --by")
     if logs and not loaded.logs:
         raise UserError(f"--logs: suite {suite!r} is run on one log, the one that --data names")
     request = Request(
@@ -222,7 +223,7 @@ def bench(
     if loaded.logs:
         failed = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))))
     else:
-        failed = carry_out(request, out, chosen).failed
+        failed = carry_out(request, out, chosen, by).failed
     tables.bench(out, failed)
     if failed:
         raise typer.Exit(1)

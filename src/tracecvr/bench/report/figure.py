@@ -20,6 +20,8 @@ class Axis:
     high: float | None = None
     origin: int | None = None
     """Of days alone: the Unix time of day 0. With it, days are shown as dates."""
+    digits: int = 4
+    """Of values; ticks have as many as their steps call for."""
 
     def format_value(self, value: float | None, step: float | None = None) -> str:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
@@ -27,7 +29,7 @@ class Axis:
             return "n/a"
         if self.days:
             return self._day(value, step)
-        return f"{value:.{4 if step is None else max(0, -floor(log10(step) + 1e-9))}f}"
+        return f"{value:.{self.digits if step is None else max(0, -floor(log10(step) + 1e-9))}f}"
 
     def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
         """At most so many round values between two, with their texts."""

@@ -10,16 +10,18 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
-from tracecvr.bench import stats
+from tracecvr.bench import forecasts, stats
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
+from tracecvr.forecast.estimators import DEFAULT
+from tracecvr.forecast.forecast import LEVEL
 
 
 def make_figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
     if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: too many to look at
         return []
-    made = [compare(outcome), *(over_time(outcome, metric) for metric in METRICS)]
+    made = [draw_forecasts(outcome), compare(outcome), *(over_time(outcome, metric) for metric in METRICS)]
     return [figure for figure in made if figure is not None]
 
 
@@ -82,6 +84,40 @@ def _pcoc_bars(outcome: Outcome) -> list[Bars]:
         bars.append(Bar(line.name, spread.mean, outcome.styles[line.name], *reach))
     axis = Axis("too few predicted < 1 is right < too many")
     return [Bars("PCOC: is the total right?", axis, tuple(bars), base=1.0)] if bars else []
+
+
+# Forecasts.
+
+
+_LINES = (DEFAULT, "final", "bf", "model", "ladder", "projected", "low", "high", "so_far")
+"""What is drawn of forecasts; a name looks the same in every panel."""
+
+
+def draw_forecasts(outcome: Outcome) -> Figure | None:
+    """Errors by age, and how the forecast of one day closes in on the truth: of the first row."""
+    line = outcome.lines[0]
+    judged, one_day = (forecasts.read_row(outcome, line, name) for name in (forecasts.JUDGED, forecasts.ONE_DAY))
+    if not len(judged):
+        return None
+    panels = []
+    for (size,), frame in judged.filter(pl.col("estimator") != "so_far").group_by("size", maintain_order=True):
+        errors = frame.pivot("estimator", index="age_days", values="error", aggregate_function="mean")
+        panels.append(_by_age(f"error, cells of {size}", Axis("error", low=0.0), errors))
+    first = one_day.filter(cell=one_day["cell"][0])
+    title = f"conversions of one day ({first['final'][0]:,.0f} in the end)"
+    panels.append(_by_age(title, Axis("conversions", digits=1), first))
+    caption = (
+        f"{line.name}. Error: what forecasts of cells are off, summed, over final conversions. Last, one day of the "
+        f"largest segment: the {LEVEL:.0%} interval as it was forecast at each age, and what it came to."
+    )
+    return Figure("forecast", "Forecasts by age of the day", caption, tuple(panels), columns=2)
+
+
+def _by_age(title: str, axis: Axis, frame: pl.DataFrame) -> Chart:
+    frame = frame.sort("age_days")
+    ages, shown = tuple(frame["age_days"]), [(n, name) for n, name in enumerate(_LINES) if name in frame.columns]
+    series = [Series(name.replace("_", " "), n, ages, tuple(frame[name])) for n, name in shown]
+    return Chart(title, Axis("age in days", digits=0), axis, tuple(series))
 
 
 # Metrics over time, each point from the clicks of its own day, so that drift is visible.
