@@ -73,13 +73,8 @@ class Spec:
         """What makes two runs the same."""
         parts = parts_record(self.method, self.plugins, self.stream)
         config = parts["config"] | {"plan": values(self.plan), "data": self.data_options}
-        facts = {
-            "format": FORMAT,
-            "data": self.data,
-            "seed": self.seed,
-            "config": config,
-            "tracecvr": version("tracecvr"),
-        }
+        facts = {"format": FORMAT, "data": self.data, "seed": self.seed, "config": config}
+        facts["tracecvr"] = version("tracecvr")
         return ({} if self.threads is None else {"threads": self.threads}) | parts | facts
 
 
@@ -261,13 +256,8 @@ class _Run:
         """Save the state after so many intervals."""
         sync(self.served)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
-        facts = {
-            "scored": self.served.stat().st_size // 4,
-            "cost": self.cost,
-            "monitor": self.monitor.state(),
-            "run": self.spec.identity(),
-            "schema": self.table.schema.to_json(),
-        }
+        facts = {"scored": self.served.stat().st_size // 4, "cost": self.cost, "monitor": self.monitor.state()}
+        facts |= {"run": self.spec.identity(), "schema": self.table.schema.to_json()}
         self.checkpoints.save(self.engine, intervals, facts)
 
     def charge(self, what: str, since: float) -> float:
@@ -302,21 +292,15 @@ class _Run:
         if self.spec.keep_record is not None:
             self.spec.keep_record(self.out)
         references = reference_models.evaluate(self._open_source(), plan, self.shared)
-        losses = [pl.Series(f"{name}_nll", nll, pl.Float64) for name, nll in references.interval_nll.items()]
+        losses = [pl.Series(f"{name}_nll", nll, pl.Float64) for name, nll in references["interval_nll"].items()]
         write_parquet(self.out / "intervals.parquet", per_interval.with_columns(losses))
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
         pooled = asdict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
-        counts = table.counts | {
-            "conversions": int(table.label.sum()),
-            "warm_up": begin,
-            "scored": last - begin,
-            "not_scored": len(table) - last,
-        }
-        if first > begin:
-            counts["not_judged"] = first - begin
+        counts = table.counts | {"conversions": int(table.label.sum()), "warm_up": begin, "scored": last - begin}
+        counts |= {"not_scored": len(table) - last} | ({"not_judged": first - begin} if first > begin else {})
         result = {
             "format": FORMAT,
             "method": identity["method"],
@@ -334,9 +318,9 @@ class _Run:
             "config": identity["config"] | {"in_force": self.engine.resolve_options()},
             "metrics": {"interval": summary, "pooled": pooled},
             "judged": {"clicks": last - first, "conversions": int(label.sum())},
-            "references": references.pooled,
+            "references": references["pooled"],
             "advice": reference_models.advice(
-                pooled["nll"], pooled["pcoc"], references.pooled["constant"]["nll"], int(label.sum())
+                pooled["nll"], pooled["pcoc"], references["pooled"]["constant"]["nll"], int(label.sum())
             ),
             "alarms": [
                 asdict(alarm) | {"text": alarm.text(partial(moment, origin=self.log.origin))}
