@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import gauntlet, regret, report
+from tracecvr.bench import gauntlet, report
 from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
@@ -55,7 +55,7 @@ def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = gauntl
 def write_findings(folder: Path, path: Path) -> None:
     """What is packaged of a gauntlet: a line of each method as it is by default."""
     frame, methods = pl.read_parquet(folder / "gauntlet.parquet"), {}
-    for one in regret.standings(frame):
+    for one in gauntlet.standings(frame):
         if one["role"] != "upper" and one["label"] == title_of(one["method"]):
             worst = one["worst"]
             words = "failed on a log" if worst is None else f"worst regret {worst:.4f} ({one['worst_log']})"

@@ -148,6 +148,8 @@ def test_the_papers_table_is_learnt_as_in_the_paper_or_as_we_do(
         assert f"--learning {learning}" in report
         assert ("newest weights served" in report) == (learning == "paper")
     capsys.readouterr()
+    assert call(*words, "--learning", "their", "--out", str(tmp_path / "none")) == 2
+    assert "choose one of ours, paper" in " ".join(capsys.readouterr().err.split())
     assert call(*words, "--learning", "ours", "--out", str(tmp_path / "paper")) == 2
     assert "suite.learning is 'paper' there, 'ours' here" in " ".join(capsys.readouterr().err.split())
 

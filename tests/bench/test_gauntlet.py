@@ -16,7 +16,7 @@ import madeup
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import engines, gauntlet, regret, suite
+from tracecvr.bench import engines, gauntlet, suite
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.gauntlet import draw, tables
 from tracecvr.bench.outcome import Outcome
@@ -65,7 +65,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measured(folder: Path, auc: madeup.Figures, log: str = "here") -> pl.DataFrame:
     """NLL is 1.2 minus AUC."""
-    frame = regret.measure(Outcome(madeup.bench(folder / log, auc)), log, "made up")
+    frame = gauntlet.measure(Outcome(madeup.bench(folder / log, auc)), log, "made up")
     assert frame is not None
     return frame
 
@@ -102,15 +102,15 @@ def test_intervals_are_for_other_days_and_other_seeds(tmp_path: Path) -> None:
 
 
 def test_seeds_of_all_methods_say_together_how_much_they_vary() -> None:
-    assert regret.pooled_reach([Spread(0.0, 1.0, 4), Spread(0.0, 1.0, 4)]) == pytest.approx(1.2235, abs=1e-4)
-    assert regret.pooled_reach([Spread(0.0, None, 1)]) == 0
+    assert gauntlet.pooled_reach([Spread(0.0, 1.0, 4), Spread(0.0, 1.0, 4)]) == pytest.approx(1.2235, abs=1e-4)
+    assert gauntlet.pooled_reach([Spread(0.0, None, 1)]) == 0
 
 
 def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: Path) -> None:
     one = measured(tmp_path, {"Pretrain": (0.70,), "TRACE": (0.78,), "DEFER": (0.77,), "Oracle": (0.80,)}, "one")
     two = measured(tmp_path, {"Pretrain": (0.76,), "TRACE": (0.75,), "Oracle": (0.80,)}, "two")
     frame = pl.concat([one, two])
-    standings = regret.standings(frame)
+    standings = gauntlet.standings(frame)
     assert [one["label"] for one in standings] == ["TRACE", "Pretrain", "DEFER", "Oracle"]
     trace, _, failed, _ = standings
     assert (trace["worst_log"], trace["near_best"]) == ("two", 1)
@@ -135,7 +135,7 @@ def test_a_gauntlet_of_two_logs(path: Path, call: Call, capsys: pytest.CaptureFi
     assert printed.count(missing) == 1
     assert f"figure: {out / 'figures' / 'regret.svg'}" in printed
     frame = pl.read_parquet(out / "gauntlet.parquet")
-    assert frame.schema == pl.Schema(regret.SCHEMA)
+    assert frame.schema == pl.Schema(gauntlet.SCHEMA)
     assert frame.select("log", "label").rows() == [
         (log, label) for log in ("first", "second") for label in ("Pretrain", "Vanilla", "Oracle")
     ]

@@ -35,7 +35,7 @@ class Picture:
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""
-        return drawing.save_one(self.figure, Path(path))
+        return drawing.save_document(drawing.write_document(self.figure), Path(path))
 
     def _repr_html_(self) -> str:
         return str(self.markup())

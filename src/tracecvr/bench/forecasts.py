@@ -104,28 +104,26 @@ def tables(outcome: Outcome) -> list[Table]:
     for line in outcome.lines:
         for (size,), frame in read_row(outcome, line, JUDGED).group_by("size", maintain_order=True):
             means = frame.group_by("estimator", "age_days").agg(pl.mean("cells", *_MEASURES)).sort("age_days")
-            ages = [f"{age} d" for age in means["age_days"].unique(maintain_order=True)]
-            errors = Table(f"{line.name}: error of forecasts, cells of {size}", ["estimator", *ages])
+            mine = means.filter(estimator=DEFAULT)
+            ages = [f"{age} d" for age in mine["age_days"]]
+            table = Table(f"{line.name}: error of forecasts, cells of {size}", ["estimator", *ages])
             least = means.group_by("age_days", maintain_order=True).agg(pl.min("error"))["error"]
             for name in ESTIMATORS:
                 pairs = zip(means.filter(estimator=name).select("error", "bias").iter_rows(), least, strict=True)
                 texts = [Text(f"{error:.4f} ({bias:+.1%})", bold=error == best) for (error, bias), best in pairs]
-                errors.rows.append([Text(name), *texts])
-            errors.notes = [
-                "Sum of what cells are off over the sum of their final conversions; in brackets the bias. The age is "
-                "that of the day: 0 d is its end."
-            ]
-            mine = means.filter(estimator=DEFAULT)
-            intervals = Table(f"{line.name}: {LEVEL:.0%} intervals of {DEFAULT}, cells of {size}", ["figure", *ages])
+                table.rows.append([Text(name), *texts])
+            table.apart.add(len(ESTIMATORS))
             ratio = mine["width"] / mine["constant_width"].clip(1e-9)
-            intervals.rows = [
-                [Text("coverage"), *(figure_cell(value, 3) for value in mine["coverage"])],
+            table.rows += [
+                [Text(f"coverage of {DEFAULT}"), *(figure_cell(value, 3) for value in mine["coverage"])],
                 [Text("mean width, conversions"), *(figure_cell(value, 2) for value in mine["width"])],
-                [Text("over constant width"), *(figure_cell(value, 2) for value in ratio)],
+                [Text("width over constant width"), *(figure_cell(value, 2) for value in ratio)],
                 [Text("cells"), *(Text(f"{value:,.0f}") for value in mine["cells"])],
             ]
-            intervals.notes = [
-                "Constant width: the shortest intervals of one width for all cells with the same coverage."
+            table.notes = [
+                "Sum of what cells are off over the sum of their final conversions; in brackets the bias. The age is "
+                f"that of the day: 0 d is its end. Below: {LEVEL:.0%} intervals of {DEFAULT}. Constant width: the "
+                "shortest intervals of one width for all cells with the same coverage."
             ]
-            made += [errors, intervals]
+            made.append(table)
     return made

@@ -37,7 +37,7 @@ class Spread:
         """The confidence interval of the mean by Student's t; none for one seed."""
         if self.sd is None:
             return None, None
-        reach = quantile(self.n - 1) * self.sd / sqrt(self.n)
+        reach = quantile(self.n - 1) * (self.sd / sqrt(self.n))
         return self.mean - reach, self.mean + reach
 
 
@@ -96,17 +96,14 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Dif
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return None
-    each = [ours[seed] - theirs[seed] for seed in seeds]
-    n, mean = len(each), fmean(each)
-    if n < 2:
-        return Difference(mean, None, None, None, n)
+    gap = spread([ours[seed] - theirs[seed] for seed in seeds])
+    if gap.sd is None:
+        return Difference(gap.mean, None, None, None, gap.n)
     from scipy.special import stdtr
 
-    error = stdev(each) / sqrt(n)
-    reach = quantile(n - 1) * error
-    t = -abs(mean) / error if error else (-inf if mean else 0.0)
-    p = float(2 * stdtr(n - 1, t))
-    return Difference(mean, mean - reach, mean + reach, p, n)
+    error = gap.sd / sqrt(gap.n)
+    t = -abs(gap.mean) / error if error else (-inf if gap.mean else 0.0)
+    return Difference(gap.mean, *gap.interval(), float(2 * stdtr(gap.n - 1, t)), gap.n)
 
 
 def over_days(

@@ -132,13 +132,6 @@ def load(name: str) -> Suite:
     return _check(path, read_toml(path, "SUITE"))
 
 
-def with_learning(suite: Suite, learning: str | None) -> Suite:
-    """The suite with other learning settings, by name; as it is for None."""
-    if learning is None:
-        return suite
-    return replace(suite, learning=config.check_choice(learning, tuple(LEARNING), "--learning"))
-
-
 def seeds_of(given: str) -> tuple[int, ...]:
     """`0-4`, `0,3` or both, as numbers.
 

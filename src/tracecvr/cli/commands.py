@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -211,7 +211,7 @@ def bench(
     if logs and not loaded.logs:
         raise UserError(f"--logs: suite {suite!r} is run on one log, the one that --data names")
     request = Request(
-        suite=suites.with_learning(loaded, learning or given.learning),
+        suite=config.validate(replace(loaded, learning=learning or given.learning or loaded.learning)),
         data="" if loaded.logs else name_dataset(data, source, schema),
         source=source,
         data_settings=tuple(with_schema(data_set, schema)),

@@ -43,7 +43,27 @@ class OnRay:
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
         """Submit all cells, then listen until all have ended."""
         with connect(self.address):
-            _work_off(bench, waiting, state, watch)
+            import ray
+
+            out = bench.out.resolve()
+            place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
+            memory, env = memory_of(bench.log), {"env_vars": ONE_THREAD}
+            warn_if_nothing_fits(ray.nodes(), memory)
+            options = {"num_cpus": 1, "memory": memory, "max_retries": _LOSSES, "runtime_env": env}
+            task = ray.remote(retry_exceptions=False, **options)(run_on_node)
+            at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
+            try:
+                while at_work:
+                    watch(state)
+                    ended, _ = ray.wait(list(at_work), timeout=1.0)
+                    for ref in ended:
+                        state.end(at_work.pop(ref), _failure(ref))
+                watch(state)
+            finally:
+                for ref in at_work:
+                    ray.cancel(ref, force=True)
+                if at_work:  # no process is left that holds a cell's directory
+                    ray.wait(list(at_work), num_returns=len(at_work), timeout=10.0)
 
 
 @dataclass(frozen=True)
@@ -62,35 +82,6 @@ class UnfitError(Exception):
     """A node cannot run cells of this bench."""
 
 
-def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
-    import ray
-
-    out = bench.out.resolve()
-    place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
-    memory = memory_of(bench.log)
-    warn_if_nothing_fits(ray.nodes(), memory)
-    task = ray.remote(
-        num_cpus=1,
-        memory=memory,
-        max_retries=_LOSSES,
-        retry_exceptions=False,
-        runtime_env={"env_vars": ONE_THREAD},
-    )(run_on_node)
-    at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
-    try:
-        while at_work:
-            watch(state)
-            ended, _ = ray.wait(list(at_work), timeout=1.0)
-            for ref in ended:
-                state.end(at_work.pop(ref), _failure(ref))
-        watch(state)
-    finally:
-        for ref in at_work:
-            ray.cancel(ref, force=True)
-        if at_work:  # no process is left that holds a cell's directory
-            ray.wait(list(at_work), num_returns=len(at_work), timeout=10.0)
-
-
 def _failure(ref: Any) -> str | None:
     """What came of a task: why its cell failed, or None. What keeps a node from running any cell ends the bench."""
     import ray
@@ -98,15 +89,15 @@ def _failure(ref: Any) -> str | None:
 
     try:
         failure: str | None = ray.get(ref)
+        return failure
     except (LocalRayletDiedError, NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
-        failure = f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
+        return f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
     except RayError as error:
         cause = getattr(error, "cause", error)
         if isinstance(cause, UnfitError):
             raise UserError(str(cause)) from None
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         raise UserError(f"a node could not begin a cell ({reason}): install the same versions on all nodes") from None
-    return failure
 
 
 def memory_of(log: Path) -> int:

@@ -43,7 +43,7 @@ def templates() -> Environment:
     """The templates of pages and drawings."""
     loader = PackageLoader("tracecvr.bench.report", "")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["px"] = plain
+    made.filters["px"] = "{:.4g}".format
     made.globals["shorten"] = shorten
     return made
 
@@ -74,15 +74,6 @@ def fill_in(css: str) -> str:
 
 
 # Numbers and texts.
-
-
-def plain(value: float) -> str:
-    """A number of pixels, short, so that pages are small.
-
-    >>> plain(12.30), plain(-0.04)
-    ('12.3', '0')
-    """
-    return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def width_of(content: str) -> float:
@@ -230,13 +221,9 @@ def draw_panels(figure: Figure) -> list[Drawing]:
     return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
 
 
-def write_document(figure: Figure) -> str:
-    """A figure as the text of an SVG file, with all that it needs: for notebooks and files."""
-    return compose(figure, draw_panels(figure))
-
-
-def compose(figure: Figure, drawings: Sequence[Drawing]) -> str:
-    """The SVG file of a figure whose panels are drawn."""
+def write_document(figure: Figure, drawings: Sequence[Drawing] = ()) -> str:
+    """A figure as the text of an SVG file, with all that it needs; of its panels, unless other drawings are given."""
+    drawings = drawings or draw_panels(figure)
     columns, top, parts = max(min(figure.columns, len(drawings)), 1), _TITLE, []
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
@@ -274,15 +261,11 @@ _SCALE = 1.5
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
     if kinds:
         folder.mkdir(exist_ok=True)
-    return [save_one(figure, folder / f"{figure.key}.{kind}") for figure in figures for kind in kinds]
-
-
-def save_one(figure: Figure, path: Path) -> Path:
-    """A figure as a file, of the kind that its name says."""
-    return save_document(write_document(figure), path)
+    return [save_document(write_document(one), folder / f"{one.key}.{kind}") for one in figures for kind in kinds]
 
 
 def save_document(document: str, path: Path) -> Path:
+    """A figure as a file, of the kind that its name says."""
     kind = path.suffix.removeprefix(".")
     if kind not in KINDS:
         raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")

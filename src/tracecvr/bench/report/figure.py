@@ -23,10 +23,8 @@ class Axis:
     digits: int = 4
     """Of values; ticks have as many as their steps call for."""
 
-    def format_value(self, value: float | None, step: float | None = None) -> str:
+    def format_value(self, value: float, step: float | None = None) -> str:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
-        if value is None:
-            return "n/a"
         if self.days:
             return self._day(value, step)
         return f"{value:.{self.digits if step is None else max(0, -floor(log10(step) + 1e-9))}f}"
@@ -85,7 +83,7 @@ class Bar:
     """A figure with its interval, if it has one; `sure` is drawn solid, others hollow."""
 
     name: str
-    value: float | None
+    value: float
     style: int | None = None
     low: float | None = None
     high: float | None = None

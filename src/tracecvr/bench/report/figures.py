@@ -61,7 +61,7 @@ def _compare(outcome: Outcome, bound: Line | None, metric: str) -> Bars:
             value = sign * gap.mean
             bars.append(Bar(line.name, value, outcome.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
     if outcome.suite["layout"] == "comparison":
-        bars.sort(key=lambda bar: bar.value or 0.0)
+        bars.sort(key=lambda bar: bar.value)
     other_name = bound.name if bound else "the other row"
     axis = Axis(f"{NAMES[metric]} {'below' if sign < 0 else 'above'} that of {other_name}")
     return Bars(NAMES[metric], axis, tuple(bars))
@@ -142,8 +142,8 @@ def over_time(outcome: Outcome, metric: str) -> Figure | None:
         return None
     width, name = _choose_bucket(frames.values()), NAMES[metric]
     curves = {line: by_day(frame, metric, width) for line, frame in frames.items()}
-    days = day_axis(outcome.bench.get("log", {}).get("origin"))
-    charts = [_chart(metric, name, days, curves, outcome.styles)]
+    origin = outcome.bench.get("log", {}).get("origin")
+    charts = [_chart(metric, name, origin, curves, outcome.styles)]
     caption = f"Each point is one {_say_width(width)} of the stream"
     caption += ", the mean over seeds. " if len(outcome.bench["seeds"]) > 1 else ". "
     if metric == "pcoc":
@@ -158,7 +158,7 @@ def over_time(outcome: Outcome, metric: str) -> Figure | None:
             for line, own in curves.items()
             if line != base
         }
-        charts.append(replace(_chart(metric, f"{name} minus that of {base}", days, gaps, outcome.styles), level=0.0))
+        charts.append(replace(_chart(metric, f"{name} minus that of {base}", origin, gaps, outcome.styles), level=0.0))
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
     return Figure(f"{metric}-over-time", f"{name} over time", caption, tuple(charts))
 
@@ -170,19 +170,15 @@ def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = N
     panels = []
     for metric in METRICS:
         curves = {name: by_day(frame, metric, width) for name, frame in frames.items()}
-        panels.append(_chart(metric, NAMES[metric], day_axis(origin), curves, styles))
+        panels.append(_chart(metric, NAMES[metric], origin, curves, styles))
     caption = (
         f"Each point is one {_say_width(width)} of the stream. PCOC: predicted over observed conversions; 1 is right."
     )
     return Figure("over-time", "Metrics over time", caption, tuple(panels), columns=3)
 
 
-def day_axis(origin: int | None) -> Axis:
-    """Time, in days of the log: as dates if the log has a calendar."""
-    return Axis("day of the log" if origin is None else "date (UTC)", days=True, origin=origin)
-
-
-def _chart(metric: str, title: str, days: Axis, curves: Curves, styles: Mapping[str, int]) -> Chart:
+def _chart(metric: str, title: str, origin: int | None, curves: Curves, styles: Mapping[str, int]) -> Chart:
+    days = Axis("day of the log" if origin is None else "date (UTC)", days=True, origin=origin)
     series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves.items())
     if metric != "pcoc":
         return Chart(title, days, Axis(title), series)
