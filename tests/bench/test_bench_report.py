@@ -22,8 +22,7 @@ from tracecvr.base.metrics import evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.drawing import light_colours
-from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
+from tracecvr.bench.report.drawing import Axis, Bar, Bars, Chart, Series, light_colours
 from tracecvr.bench.report.figures import by_day, make_figures, runs_over_time
 from tracecvr.bench.report.sentences import summarise
 

@@ -36,7 +36,7 @@ from tracecvr.base.files import read_json, write_json, write_parquet, write_text
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import Outcome, numbers
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.figure import Figure
+from tracecvr.bench.report.drawing import Figure
 from tracecvr.bench.runner import Request, State
 from tracecvr.bench.stats import Difference, Floats, Spread
 from tracecvr.bench.suite import Log

@@ -140,10 +140,6 @@ class Outcome:
         return lines
 
     @property
-    def missing(self) -> int:
-        return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
-
-    @property
     def period(self) -> str | None:
         """The days whose clicks are judged, in words; None where rows differ."""
         judged = self.bench.get("judged")

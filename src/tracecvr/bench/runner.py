@@ -1,16 +1,16 @@
 """A bench's directory, and carrying out the cells that belong into it; killed at any moment, it goes on.
 
-This process holds the directory and writes the results; an engine (see `engines`) has the cells run, each in its own
-directory and with one thread, so that what comes out does not depend on where they run, nor on how many at once.
+An engine (see `engines`) has cells run, each with one thread, so that results do not depend on where they run.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def _open(request: Request, out: Path) -> Bench:
 
 def _ask(request: Request) -> dict[str, Any]:
     return {
-        "suite": request.suite.to_json(),
+        "suite": json.loads(json.dumps(asdict(replace(request.suite, logs=())))),
         "data": request.data,
         "data_settings": list(request.data_settings),
         "seeds": list(request.seeds),

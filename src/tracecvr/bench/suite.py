@@ -5,10 +5,9 @@ docs/bench.md has every key.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -111,11 +110,6 @@ class Suite:
     logs: tuple[Log, ...] = ()
     """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
 
-    def to_json(self) -> dict[str, Any]:
-        """What a bench of one log keeps."""
-        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {key: value for key, value in content.items() if key != "logs"}
-
 
 def built_in() -> dict[str, Path]:
     folder = Path(str(resources.files("tracecvr.bench") / "suites"))
@@ -157,7 +151,12 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
     if not rows:
         raise UserError(f"{path}: no [[row]]: a suite needs at least one")
     for number, row in enumerate(rows, start=1):
-        _check_row(f"{path}: row {number}", row)
+        where = f"{path}: row {number}"
+        config.refuse_unknown(row, sorted(_ROW_KEYS), where)
+        if "method" not in row:
+            raise UserError(f"{where}: no method")
+        if row.get("role", "method") not in ROLES:
+            raise UserError(f"{where}: role is {row['role']!r}: choose one of {', '.join(ROLES)}")
     _check_trials(path, suite.layout, content)
     return replace(
         suite,
@@ -188,14 +187,6 @@ def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: layout 'tune' needs [[trial]] tables")
     if "first" in content and layout != "tune":
         raise UserError(f"{path}: first goes with layout 'tune' alone")
-
-
-def _check_row(where: str, row: dict[str, Any]) -> None:
-    config.refuse_unknown(row, sorted(_ROW_KEYS), where)
-    if "method" not in row:
-        raise UserError(f"{where}: no method")
-    if row.get("role", "method") not in ROLES:
-        raise UserError(f"{where}: role is {row['role']!r}: choose one of {', '.join(ROLES)}")
 
 
 # From a suite to its rows: methods by settings, and which settings win.

@@ -37,7 +37,7 @@ class Period:
     until: int
     seeds: list[int]
     learning: str = "ours"
-    """The learning settings that trials started from."""
+    """What trials started from."""
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def check(
     from tracecvr import checks
 
     if method in registry.available("plugin"):
-        report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
+        report = checks.run(plugin=method)
     else:
         name = Given(method)
         registry.get("method", name)

@@ -1,8 +1,7 @@
 """References beside every method: what a constant and a logistic regression would have scored on the same clicks.
 
-The constant is the conversion rate of the warm-up part and never changes. The regression has a weight for each encoded
-(hashed) id; it learns warm-up history in one pass, as the method has it, and then each click of the stream once, when
-d_max has passed and its label is final: as `wait` does. Neither knows anything that a live system would not.
+The constant is the conversion rate of the warm-up part. The regression has a weight for each id; it learns warm-up
+history in one pass, then each click of the stream once, when its label is final: as `wait` does.
 """
 
 from __future__ import annotations

@@ -178,7 +178,10 @@ class _Run:
         self.source = self._open_source()
         stream, lag = spec.stream.fit_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
-        self.monitor = self._make_monitor()
+        by = self.plan.alarms_by
+        position = segment_feature(self.table.schema, by)
+        names = {} if position is None else value_names(self.encoder.columns[position])
+        self.monitor = Monitor(self.table.schema, self.plan.interval, by, names, self.plan.outages)
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.served = out / "scores.f32"
 
@@ -192,12 +195,6 @@ class _Run:
         source = TableSource(self.table)
         source.outages = self.plan.outages
         return source
-
-    def _make_monitor(self) -> Monitor:
-        schema, by = self.table.schema, self.plan.alarms_by
-        position = segment_feature(schema, by)
-        names = {} if position is None else value_names(self.encoder.columns[position])
-        return Monitor(schema, self.plan.interval, by, names, self.plan.outages)
 
     def stream(self, checkpoint_every: float, on_interval: OnInterval | None) -> None:
         """Go on from the newest checkpoint, or warm up. Replay the stream: write what is served, and a checkpoint every
@@ -345,9 +342,8 @@ class _Run:
 # How many threads a run has if nobody says.
 
 _LARGE_BATCH = 1024
-"""Events of a step from which on several threads are used. A small step has little to divide, and where other processes
-are busy, threads wait for each other: log-sigmoid of a small batch then took 2.0 ms with two threads and 0.2 with one.
-Not measured: from which size on two threads gain."""
+"""Events of a step from which on several threads are used: those of a small step wait for each other. log-sigmoid took
+2.0 ms with two threads and 0.2 with one. Not measured: from which size on two threads gain."""
 
 
 def usual_threads(method: Method, stream: StreamLearning, warm_up_clicks: int, interval_clicks: float) -> int:

@@ -1,8 +1,7 @@
 """Cells as tasks of a Ray cluster (an extra): Ray places them, and starts those of a lost worker or node again.
 
-Tasks work in the bench directory, which all nodes must see under one path, on a filesystem whose locks hold between
-machines. So a cell that starts again goes on from its checkpoint, and it never runs beside an attempt that was given up
-but still lives. Each task makes sure of that before it begins; a node that is not fit ends the bench with a message.
+All nodes must see the bench directory under one path, on a filesystem whose locks hold between machines: each task
+checks it. So a cell that starts again goes on from its checkpoint, and never runs beside an attempt that still lives.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ _LOSSES = 5
 """How often a cell may lose its worker before it is given up: one that kills its worker would do so for ever."""
 
 _BASE_BYTES, _PER_TABLE_BYTE = 750 * 2**20, 3
-"""Memory of a cell. Peaks that were measured, in a process of their own, by the size of the table: 476 MB (4 MB), 1,080
-(176), 1,286 (353), 3,860 (1,403); a worker of Ray has 110 MB more. What grows are the columns themselves, which are
-mapped, and the events of warm-up history."""
+"""Memory of a cell. Measured peaks by the size of the table: 476 MB (4 MB), 1,080 (176), 1,286 (353), 3,860 (1,403); a
+worker of Ray has 110 MB more."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def _failure(ref: Any) -> str | None:
         cause = getattr(error, "cause", error)
         if isinstance(cause, UnfitError):
             raise UserError(str(cause)) from None
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        reason = _reason(cause)
         raise UserError(f"a node could not begin a cell ({reason}): install the same versions on all nodes") from None
 
 

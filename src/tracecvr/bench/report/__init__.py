@@ -1,8 +1,6 @@
 """`report.html`: what a bench found, in one file that opens without a network and has no script.
 
-What came out stands first, in words (`sentences`); then figures, the one that decides first; then tables. A figure is
-data (`figures`). Its panels are drawn as SVG (`drawing`): small, printable, light or dark with the page. The same SVG,
-with its colours filled in, becomes files and pictures in notebooks.
+What came out stands first, in words (`sentences`); then figures (`figures`), drawn as SVG (`drawing`); then tables.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
 from tracecvr.bench.outcome import Outcome, is_finished, write_results
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.figure import say_what_is_drawn
+from tracecvr.bench.report.drawing import say_what_is_drawn
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
@@ -33,6 +31,9 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     figures, tables = make_figures(outcome), make_tables(outcome) if outcome.lines else []
     texts = [text for one in figures for text in (one.title, one.caption, *map(say_what_is_drawn, one.panels))]
     texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
+    path, done = out / "failed.json", set(outcome.results["cell"])
+    failed: dict[str, str] = read_json(path) if path.is_file() else {}
+    names = [f"{row['name']}~seed{seed}" for row in outcome.bench["rows"] for seed in outcome.bench["seeds"]]
     page = (
         drawing.templates()
         .get_template("page.html.j2")
@@ -43,7 +44,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
             conversions=max(outcome.results["conversions"], default=0),
             ours=getattr(outcome.of_role("ours"), "name", ""),
             sentences=summarise(outcome),
-            unfinished=_list_unfinished(outcome),
+            unfinished=[(name, failed.get(name, "not finished")) for name in names if name not in done],
             facts=_list_facts(outcome),
             command=_command(outcome.bench),
             css=Markup("".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))),
@@ -74,14 +75,6 @@ def open_bench(out: Path) -> Outcome:
 def render_table(table: Table) -> Markup:
     """A table alone, as pages have it."""
     return drawing.write("show", table, file="table.html.j2")
-
-
-def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
-    """Cells without a result, and why."""
-    path, done = outcome.out / "failed.json", set(outcome.results["cell"])
-    failed: dict[str, str] = read_json(path) if path.is_file() else {}
-    names = [f"{row['name']}~seed{seed}" for row in outcome.bench["rows"] for seed in outcome.bench["seeds"]]
-    return [(name, failed.get(name, "not finished")) for name in names if name not in done]
 
 
 def _list_facts(outcome: Outcome) -> dict[str, str]:

@@ -12,7 +12,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.bench import forecasts, stats
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
-from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
+from tracecvr.bench.report.drawing import Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.forecast.estimators import DEFAULT
 from tracecvr.forecast.forecast import LEVEL
 
@@ -21,7 +21,7 @@ def make_figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
     if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: too many to look at
         return []
-    made = [draw_forecasts(outcome), compare(outcome), *(over_time(outcome, metric) for metric in METRICS)]
+    made = [draw_forecast(outcome), compare(outcome), *(over_time(outcome, metric) for metric in METRICS)]
     return [figure for figure in made if figure is not None]
 
 
@@ -51,28 +51,22 @@ def compare(outcome: Outcome) -> Figure | None:
 
 
 def _compare(outcome: Outcome, bound: Line | None, metric: str) -> Bars:
-    bars = []
+    bars, comparing = [], outcome.suite["layout"] == "comparison"
     sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
     for line in outcome.lines:
-        other = _other(outcome, line, bound, metric)
+        other = bound if line is not bound else None
+        if bound is None:
+            other = outcome.best_other(line, metric) if comparing else outcome.base_of(line)
         gap = None if other is None else outcome.difference(line, other, metric, pooled=False)
         if gap is not None:
             low, high = sorted(sign * end for end in (gap.low, gap.high) if end is not None) or (None, None)
             value = sign * gap.mean
             bars.append(Bar(line.name, value, outcome.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
-    if outcome.suite["layout"] == "comparison":
+    if comparing:
         bars.sort(key=lambda bar: bar.value)
     other_name = bound.name if bound else "the other row"
     axis = Axis(f"{NAMES[metric]} {'below' if sign < 0 else 'above'} that of {other_name}")
     return Bars(NAMES[metric], axis, tuple(bars))
-
-
-def _other(outcome: Outcome, line: Line, bound: Line | None, metric: str) -> Line | None:
-    if outcome.suite["layout"] != "comparison":
-        return outcome.base_of(line)
-    if bound is not None:
-        return None if line is bound else bound
-    return outcome.best_other(line, metric)
 
 
 def _pcoc_bars(outcome: Outcome) -> list[Bars]:
@@ -89,35 +83,24 @@ def _pcoc_bars(outcome: Outcome) -> list[Bars]:
 # Forecasts.
 
 
-_LINES = (DEFAULT, "final", "bf", "model", "ladder", "projected", "low", "high", "so_far")
-"""What is drawn of forecasts; a name looks the same in every panel."""
+_LINES = (DEFAULT, "final", "low", "high", "projected", "so_far")
 
 
-def draw_forecasts(outcome: Outcome) -> Figure | None:
-    """Errors by age, and how the forecast of one day closes in on the truth: of the first row."""
-    line = outcome.lines[0]
-    judged, one_day = (forecasts.read_row(outcome, line, name) for name in (forecasts.JUDGED, forecasts.ONE_DAY))
-    if not len(judged):
+def draw_forecast(outcome: Outcome) -> Figure | None:
+    """How the forecast of one day closes in on the truth: of the first row."""
+    frame = forecasts.read_row(outcome, outcome.lines[0], forecasts.ONE_DAY)
+    if not len(frame):
         return None
-    panels = []
-    for (size,), frame in judged.filter(pl.col("estimator") != "so_far").group_by("size", maintain_order=True):
-        errors = frame.pivot("estimator", index="age_days", values="error", aggregate_function="mean")
-        panels.append(_by_age(f"error, cells of {size}", Axis("error", low=0.0), errors))
-    first = one_day.filter(cell=one_day["cell"][0])
-    title = f"conversions of one day ({first['final'][0]:,.0f} in the end)"
-    panels.append(_by_age(title, Axis("conversions", digits=1), first))
+    one = frame.filter(cell=frame["cell"][0]).sort("age_days")
+    ages = tuple(one["age_days"])
+    series = [Series(name.replace("_", " "), n, ages, tuple(one[name])) for n, name in enumerate(_LINES)]
+    axes = Axis("age in days", digits=0), Axis("conversions", digits=1)
+    title = f"conversions of one day ({one['final'][0]:,.0f} in the end)"
     caption = (
-        f"{line.name}. Error: what forecasts of cells are off, summed, over final conversions. Last, one day of the "
-        f"largest segment: the {LEVEL:.0%} interval as it was forecast at each age, and what it came to."
+        f"{outcome.lines[0].name}. One day of the largest segment: what was forecast at each age with its {LEVEL:.0%} "
+        "interval (low, high), and what it came to (final)."
     )
-    return Figure("forecast", "Forecasts by age of the day", caption, tuple(panels), columns=2)
-
-
-def _by_age(title: str, axis: Axis, frame: pl.DataFrame) -> Chart:
-    frame = frame.sort("age_days")
-    ages, shown = tuple(frame["age_days"]), [(n, name) for n, name in enumerate(_LINES) if name in frame.columns]
-    series = [Series(name.replace("_", " "), n, ages, tuple(frame[name])) for n, name in shown]
-    return Chart(title, Axis("age in days", digits=0), axis, tuple(series))
+    return Figure("forecast", "Forecasts of one day", caption, (Chart(title, *axes, tuple(series)),))
 
 
 # Metrics over time, each point from the clicks of its own day, so that drift is visible.
