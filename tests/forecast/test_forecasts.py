@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import tracecvr as tc
 from shop import START, shop
@@ -18,6 +19,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import nll
 from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import small_log
+from tracecvr.cli.commands import app
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.cells import RECORD, Cells, Outcomes, Tally, count, outcomes_of, records_of
 from tracecvr.forecast.estimators import ESTIMATORS, estimate, known_share
@@ -283,6 +285,28 @@ def test_a_model_forecasts_clicks_in_memory() -> None:
     assert model.forecast(early, by="campaign", at=at, click_time="ts", conversion_time="sold_at").equals(frame)
     with pytest.raises(UserError, match="sold_at"):
         model.forecast(clicks, click_time="ts", conversion_time="sold")
+
+
+def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
+    options = ["--data-set", "clicks=6000", "--data-set", "days=20", "--set", "hidden=8", "--set", "warm_epochs=1"]
+    asked = ["bench", "forecast", "--data", "synthetic", "--methods", "es_dfm", "--out", str(tmp_path / "b"), *options]
+    ran = CliRunner().invoke(app, [*asked, "--workers", "1", "--by", "segment"])
+    assert ran.exit_code == 0, ran.output
+    found = pl.read_parquet(tmp_path / "b" / "forecast.parquet")
+    assert set(found["estimator"]) == set(ESTIMATORS)
+    assert found.filter(age_days=0, estimator="blend", size="20 to 199 clicks")["coverage"].is_between(0.7, 1).all()
+    so_far = found.filter(estimator="so_far", size="20 to 199 clicks").sort("age_days")
+    assert so_far["error"].is_sorted(descending=True)
+    assert (so_far["error"] + so_far["bias"]).abs().max() < 1e-9  # type: ignore[operator]
+    one_day = pl.read_parquet(tmp_path / "b" / "forecast_day.parquet")
+    assert one_day["so_far"].is_sorted()
+    assert one_day["blend"].is_between(one_day["low"] - 1e-6, one_day["high"] + 1e-6).all()
+    table = (tmp_path / "b" / "table.md").read_text()
+    assert "90% intervals of blend" in table
+    assert all(f"| {name} |" in table for name in (*ESTIMATORS, "coverage of blend", "mean width, conversions"))
+    report = (tmp_path / "b" / "report.html").read_text()
+    assert f"conversions of one day ({one_day['final'][0]:.0f} in the end)" in report
+    assert f"blend, 0: {one_day['blend'][0]:.1f}" in report
 
 
 def test_a_tally_that_grows_by_intervals_is_the_count_of_the_log() -> None:

@@ -42,24 +42,7 @@ def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) 
         features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
         write_text(folder / "scorer.py", getsource(scorer))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        schema = engine.schema
-        manifest = {
-            "format": 1,
-            "model": source | {"state_sha256": engine.fingerprint()},
-            "method": engine.method.name,
-            "options": engine.resolve_options(),
-            "dataset": schema.dataset,
-            "features": features,
-            "hashing": _HASHING,
-            "actions": list(schema.actions),
-            "horizons": list(engine.method.ends),
-            "d_max": schema.d_max,
-            "negatives_kept": schema.negatives_kept,
-            "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
-            "versions": {package: version(package) for package in ("tracecvr", "torch", *_NEEDED)},
-            "max_difference": difference,
-            "files": files,
-        }
+        manifest = _manifest(engine, source, features) | {"max_difference": difference, "files": files}
         write_json(folder / "manifest.json", manifest)
         return manifest
 
@@ -119,6 +102,25 @@ def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dic
     own = known.row > 0
     np.save(folder / file, np.stack([known.key[own].numpy(), known.row[own].numpy()]))
     return {"rows": file}
+
+
+def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, Any]]) -> dict[str, Any]:
+    schema = engine.schema
+    return {
+        "format": 1,
+        "model": source | {"state_sha256": engine.fingerprint()},
+        "method": engine.method.name,
+        "options": engine.resolve_options(),
+        "dataset": schema.dataset,
+        "features": features,
+        "hashing": _HASHING,
+        "actions": list(schema.actions),
+        "horizons": list(engine.method.ends),
+        "d_max": schema.d_max,
+        "negatives_kept": schema.negatives_kept,
+        "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
+        "versions": {package: version(package) for package in ("tracecvr", "torch", *_NEEDED)},
+    }
 
 
 # What is exported: tensors alone.
