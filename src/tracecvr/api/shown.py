@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -32,10 +31,6 @@ class Picture:
     def markup(self) -> Markup:
         """The figure as SVG, with its caption."""
         return Markup(drawing.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
-
-    def save(self, path: str | Path) -> Path:
-        """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""
-        return drawing.save_document(drawing.write_document(self.figure), Path(path))
 
     def _repr_html_(self) -> str:
         return str(self.markup())
