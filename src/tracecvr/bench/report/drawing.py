@@ -164,7 +164,7 @@ def templates() -> Environment:
     """The templates of pages and drawings."""
     loader = PackageLoader("tracecvr.bench.report", "")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["px"] = "{:.4g}".format
+    made.filters["px"] = "{:.1f}".format
     made.globals["shorten"] = shorten
     return made
 
@@ -374,7 +374,6 @@ def _place_legend(figure: Figure, top: float) -> tuple[list[tuple[str, int, floa
 # every machine. The same figure gives the same bytes as SVG and PNG. As PDF it gives the same pages, but their objects
 # come in another order each time.
 
-KINDS = ("pdf", "png", "svg")
 _SCALE = 1.5
 """Pixels of a PNG for each pixel of the drawing."""
 
@@ -386,11 +385,8 @@ def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[
 
 
 def save_document(document: str, path: Path) -> Path:
-    """A figure as a file, of the kind that its name says."""
-    kind = path.suffix.removeprefix(".")
-    if kind not in KINDS:
-        raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
-    content = _convert(document, kind)
+    """A figure as a file of the kind that its name says: .svg, .png or .pdf."""
+    content = _convert(document, path.suffix.removeprefix("."))
     write_atomically(path, lambda draft: draft.write_bytes(content))
     return path
 
