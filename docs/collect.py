@@ -2,8 +2,8 @@
 
     python docs/collect.py table1 table2 ablation gauntlet
 
-Of a gauntlet, what it found of each method also goes into the package, for `tracecvr methods`, reports and
-docs/generate.py. Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
+Cells, which hold scores of clicks, stay where they are, and so does where the log lay. What a gauntlet shows of each
+method also goes into the package, for `tracecvr methods` and docs/generate.py.
 """
 
 from __future__ import annotations
@@ -11,24 +11,16 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import gauntlet, regret, report
+from tracecvr.bench import gauntlet, report
 from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
-TAKEN = (
-    "table.md",
-    "results.parquet",
-    "reliability.parquet",
-    "forecast.parquet",
-    "forecast_day.parquet",
-)
+TAKEN = ("table.md", "results.parquet", "forecast.parquet", "forecast_day.parquet")
 
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:
@@ -50,22 +42,26 @@ def collect(bench: Path, folder: Path = FOLDER) -> Path:
     return out
 
 
-def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = regret.FINDINGS) -> Path:
+def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = gauntlet.FINDINGS) -> Path:
     """The same of a gauntlet, and the summary that is part of the package."""
-    facts, out = read_json(bench / "gauntlet.json"), folder / "gauntlet"
+    out = folder / "gauntlet"
     out.mkdir(parents=True, exist_ok=True)
     for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
-        if path.suffix != ".html":  # as large as all its data, most of it the same script and style
-            shutil.copyfile(path, out / path.name)
-    write_findings(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
+        shutil.copyfile(path, out / path.name)
+    write_findings(out, packaged)
     return out
 
 
-def write_findings(frame: pl.DataFrame, facts: dict[str, Any], path: Path) -> None:
-    """What is packaged, from `gauntlet.parquet` and `gauntlet.json`: of methods as they are by default."""
-    logs = frame["log"].unique(maintain_order=True).to_list()
-    methods = {one.method: asdict(one) for one in regret.standings(frame) if one.label == title_of(one.method)}
-    write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})
+def write_findings(folder: Path, path: Path) -> None:
+    """What is packaged of a gauntlet: a line of each method as it is by default."""
+    frame, methods = pl.read_parquet(folder / "gauntlet.parquet"), {}
+    for one in gauntlet.standings(frame):
+        if one["role"] != "upper" and one["label"] == title_of(one["method"]):
+            worst = one["worst"]
+            words = "failed on a log" if worst is None else f"worst regret {worst:.4f} ({one['worst_log']})"
+            words += f"; near the best on {one['near_best']} of {frame['log'].n_unique()} logs"
+            methods[one["method"]] = words
+    write_json(path, {"seeds": read_json(folder / "gauntlet.json")["seeds"], "methods": methods})
 
 
 def shown(page: Path, suite: str) -> list[str]:

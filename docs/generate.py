@@ -22,7 +22,7 @@ from tracecvr.base import config, registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.base.glossary import read_glossary
-from tracecvr.bench.regret import load_findings
+from tracecvr.bench.gauntlet import load_findings
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
 from tracecvr.stream.reveal import On, Trigger
@@ -171,9 +171,9 @@ def result(method: Method) -> list[str]:
 def gauntlet(method: Method) -> list[str]:
     """How it did over logs of one hardship each; nothing if it was not there."""
     findings = load_findings()
-    if not (words := findings.words(method.name)):
+    if not (words := findings["methods"].get(method.name)):
         return []
-    seeds = f"{'seed' if len(findings.seeds) == 1 else 'seeds'} {', '.join(map(str, findings.seeds))}"
+    seeds = f"{'seed' if len(findings['seeds']) == 1 else 'seeds'} {', '.join(map(str, findings['seeds']))}"
     line = (
         f"{words[0].upper()}{words[1:]}; {seeds}: [table](../results/gauntlet/table.md), [what it is](../gauntlet.md)."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from tracecvr.base.metrics import Metrics, as_dict, average, evaluate, nll, probability
+from tracecvr.base.metrics import Metrics, average, evaluate, nll, probability
 
 scored = st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans()), min_size=1, max_size=60)
 
@@ -74,8 +76,8 @@ def test_weights_of_any_kind_count_like_so_many_clicks(clicks: list[tuple[float,
     """Weights that depend on the label alone cancel in the AUC: these differ inside a class."""
     s, y = arrays([(s, y) for s, y, _ in clicks])
     times = np.array([n for _, _, n in clicks])
-    weighed = as_dict(evaluate(s, y, times.astype(float)))
-    assert weighed == pytest.approx(as_dict(evaluate(np.repeat(s, times), np.repeat(y, times))), rel=1e-9, abs=1e-12)
+    weighed = asdict(evaluate(s, y, times.astype(float)))
+    assert weighed == pytest.approx(asdict(evaluate(np.repeat(s, times), np.repeat(y, times))), rel=1e-9, abs=1e-12)
 
 
 def test_a_weighted_auc_by_hand() -> None:

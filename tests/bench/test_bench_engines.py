@@ -31,7 +31,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--engine", "spark"), "--engine spark: no such engine; there are: local, ray"),
+        (("--engine", "spark"), "--engine spark: choose one of local, ray"),
         (("--address", "auto"), "--address auto is for --engine ray"),
         (("--engine", "ray", "--workers", "2"), "--workers is for --engine local"),
     ],

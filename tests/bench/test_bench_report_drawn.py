@@ -46,7 +46,7 @@ def test_it_opens_offline_and_draws_everything(browser: Any, out: Path, width: i
     opened = report_in(browser, out / "report.html", width, scheme)
     page = opened.page
     made = {figure.key: len(figure.panels) for figure in make_figures(Outcome(out))}
-    assert len(made) >= 5
+    assert len(made) == 4
     for key, count in made.items():
         panels = [one for one in page.query_selector_all(f"#{key} svg.plot") if one.is_visible()]
         assert len(panels) == count

@@ -108,21 +108,20 @@ def test_cells_that_are_missing_are_counted_and_pairs_are_those_that_both_have(t
 def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     trials = [{}, {"learning_rate": "0.0001"}, {"learning_rate": "0.01"}]
     rows = [row(m, m, name=f"{m}-{trial}", variant=f"trial {trial}") for m in ("fnw", "trace") for trial in range(3)]
-    asked = {"layout": "tune", "trials": trials, "score": "nll", "learning": "ours", "settings": {}}
+    asked = {"layout": "tune", "trials": trials, "learning": "ours", "settings": {}}
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
     judged = {"from": 3 * DAY, "until": 10 * DAY}
     out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, tuned={}, fingerprint="f", judged=judged)
     tuned.write_best(out)
     chosen = tuned.load(out / "tuned.toml")
-    assert chosen.settings == {"fnw": trials[1], "trace": {}}  # fnw's second; trace's own defaults
-    assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
+    assert chosen.methods == {"fnw": trials[1], "trace": {}}  # fnw's second; trace's own defaults
+    assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, [0, 1])
     papers = json.loads((out / "bench.json").read_text())
     papers["suite"]["learning"] = "paper"
     write_json(out / "bench.json", papers)
     tuned.write_best(out)
     assert tuned.load(out / "tuned.toml").learning == "paper"
-    fnw = chosen.methods["fnw"]
-    assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)
+    assert lines(out, "| FNW")[0].startswith("| FNW | learning_rate=0.0001 | 3 | 0.5000 | 0.4000 |")
     assert "| defaults |" in lines(out, "| TRACE")[0]
     assert "on day 3 to day 10" in (out / "table.md").read_text()
     with pytest.raises(UserError, match="no such file"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -49,8 +49,8 @@ def test_odds_are_corrected_exactly(kept: float) -> None:
 def test_a_weighted_click_counts_like_so_many(pairs: list[tuple[float, bool]], copies: int) -> None:
     s, y = np.array([s for s, _ in pairs]), np.array([y for _, y in pairs])
     times = np.where(y, 1, copies)
-    weighted = metrics.as_dict(metrics.evaluate(s, y, metrics.population_weight(y, 1 / copies)))
-    all_of_them = metrics.as_dict(metrics.evaluate(np.repeat(s, times), np.repeat(y, times)))
+    weighted = asdict(metrics.evaluate(s, y, metrics.population_weight(y, 1 / copies)))
+    all_of_them = asdict(metrics.evaluate(np.repeat(s, times), np.repeat(y, times)))
     assert weighted == pytest.approx(all_of_them, rel=1e-9, abs=1e-12)
 
 

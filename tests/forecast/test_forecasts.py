@@ -278,8 +278,18 @@ def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
     found = pl.read_parquet(tmp_path / "b" / "forecast.parquet")
     assert set(found["estimator"]) == set(ESTIMATORS)
     assert found.filter(age_days=0, estimator="blend", size="20 to 199 clicks")["coverage"].is_between(0.7, 1).all()
-    assert "90% intervals of blend" in (tmp_path / "b" / "table.md").read_text()
-    assert "conversions of one day" in (tmp_path / "b" / "report.html").read_text()
+    so_far = found.filter(estimator="so_far", size="20 to 199 clicks").sort("age_days")
+    assert so_far["error"].is_sorted(descending=True)
+    assert (so_far["error"] + so_far["bias"]).abs().max() < 1e-9  # type: ignore[operator]
+    one_day = pl.read_parquet(tmp_path / "b" / "forecast_day.parquet")
+    assert one_day["so_far"].is_sorted()
+    assert one_day["blend"].is_between(one_day["low"] - 1e-6, one_day["high"] + 1e-6).all()
+    table = (tmp_path / "b" / "table.md").read_text()
+    assert "90% intervals of blend" in table
+    assert all(f"| {name} |" in table for name in (*ESTIMATORS, "coverage of blend", "mean width, conversions"))
+    report = (tmp_path / "b" / "report.html").read_text()
+    assert f"conversions of one day ({one_day['final'][0]:.0f} in the end)" in report
+    assert f"blend, 0: {one_day['blend'][0]:.1f}" in report
 
 
 def test_a_tally_that_grows_by_intervals_is_the_count_of_the_log() -> None:

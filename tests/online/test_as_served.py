@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def exact(store: Store, done: int, version: int | None = None, lately: bool = Fa
     first, last = np.searchsorted(table.click_ts, (start, end))
     rows = [row for row in range(first, last) if (a := answer(int(table.click_id[row]))) and version in (None, a[1])]
     scores = np.array([(answer(int(table.click_id[row])) or (0.0,))[0] for row in rows], np.float32)
-    return metrics.as_dict(metrics.evaluate(scores, table.label[rows])), len(rows)
+    return asdict(metrics.evaluate(scores, table.label[rows])), len(rows)
 
 
 def same(figures: dict[str, Any], expected: tuple[dict[str, Any], int]) -> None:

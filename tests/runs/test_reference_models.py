@@ -31,7 +31,7 @@ def label() -> metrics.Labels:
 
 
 def test_the_constant_is_the_warm_up_rate_and_the_regression_beats_it() -> None:
-    measured = reference_models.evaluate(TableSource(TABLE), PLAN).pooled
+    measured = reference_models.evaluate(TableSource(TABLE), PLAN)["pooled"]
     warm = np.searchsorted(TABLE.arrival_ts, PLAN.split)
     rate, seen = TABLE.label[:warm].mean(), label().mean()
     expected = -seen * np.log(rate) - (1 - seen) * np.log(1 - rate)
@@ -65,7 +65,7 @@ def test_only_judged_clicks_count() -> None:
     first, last = later.judged_rows(TABLE)
     served = reference_models.scores(TableSource(TABLE), PLAN)["logistic"][first - last :]
     expected = metrics.evaluate(served, np.asarray(TABLE.label[first:last])).nll
-    assert reference_models.evaluate(TableSource(TABLE), later).pooled["logistic"]["nll"] == expected
+    assert reference_models.evaluate(TableSource(TABLE), later)["pooled"]["logistic"]["nll"] == expected
 
 
 def test_intervals_of_the_references_are_those_of_a_run() -> None:
@@ -74,8 +74,8 @@ def test_intervals_of_the_references_are_those_of_a_run() -> None:
     edges = interval_edges(later, TABLE)
     clicks = np.diff(edges)[np.diff(edges) > 0]
     assert 0 < len(clicks) < len(later)
-    for name, losses in references.interval_nll.items():
-        assert np.average(losses, weights=clicks) == pytest.approx(references.pooled[name]["nll"], rel=1e-12)
+    for name, losses in references["interval_nll"].items():
+        assert np.average(losses, weights=clicks) == pytest.approx(references["pooled"][name]["nll"], rel=1e-12)
 
 
 def test_runs_that_share_a_folder_compute_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

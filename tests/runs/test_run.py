@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_scores_and_intervals_hold_the_metrics(undisturbed: Path) -> None:
     result = json.loads((undisturbed / "result.json").read_text())
     scores, intervals = (pl.read_parquet(undisturbed / f"{name}.parquet") for name in ("scores", "intervals"))
     pooled = metrics.evaluate(scores["log_odds"].to_numpy(), scores["label"].to_numpy())
-    assert metrics.as_dict(pooled) == pytest.approx(result["metrics"]["pooled"])
+    assert asdict(pooled) == pytest.approx(result["metrics"]["pooled"])
     weighted = np.average(intervals["nll"].to_numpy(), weights=intervals["clicks"].to_numpy())
     assert weighted == pytest.approx(result["metrics"]["interval"]["nll"])
     assert weighted == pytest.approx(result["metrics"]["pooled"]["nll"])
@@ -132,7 +132,7 @@ def test_only_clicks_from_judge_from_on_count(undisturbed: Path, tmp_path: Path)
     assert scores.equals(everything.filter(pl.col("click_ts") >= start))
     assert 0 < len(scores) < len(everything)
     pooled = metrics.evaluate(scores["log_odds"].to_numpy(), scores["label"].to_numpy())
-    assert metrics.as_dict(pooled) == pytest.approx(result["metrics"]["pooled"])
+    assert asdict(pooled) == pytest.approx(result["metrics"]["pooled"])
     assert result["judged"] == {"clicks": len(scores), "conversions": scores["label"].sum()}
     assert result["plan"]["judge_from"] == start
     assert result["cost"]["clicks"] == whole["cost"]["clicks"] == len(everything)  # cost is of the whole stream

@@ -57,7 +57,6 @@ def bench(out: Path, figures: Figures = AUC, bases: Mapping[str, str] | None = N
     )
     for cell in cells:
         _folder(out / "cells" / cell["cell"], cell)
-    pl.concat([_bins(cell) for cell in cells]).write_parquet(out / "reliability.parquet")
     return out
 
 
@@ -98,18 +97,3 @@ def _folder(folder: Path, cell: dict[str, Any]) -> None:
     frame = frame.with_columns(ece=0.05, pcoc=pl.col("auc") + 0.3, logistic_nll=0.5)
     frame = frame.with_columns(auc=pl.when(pl.col("start") % (7 * HOUR) == 0).then(None).otherwise(pl.col("auc")))
     frame.write_parquet(folder / "intervals.parquet")
-
-
-def _bins(cell: dict[str, Any]) -> pl.DataFrame:
-    low = np.arange(5) / 15
-    clicks = np.array([500, 300, 150, 49, 1])
-    rate = low + cell["auc"] / 15
-    conversions = (clicks * rate).astype(np.int64)
-    facts: dict[str, Any] = {
-        "cell": [cell["cell"]] * 5,
-        "low": low,
-        "high": low + 1 / 15,
-        "clicks": clicks,
-        "conversions": conversions,
-    }
-    return pl.DataFrame(facts | {"mean_prediction": low + 0.03})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -206,21 +206,9 @@ def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None =
     return state
 
 
-def run_gauntlet(
-    request: Request, out: Path, engine: BenchEngine, logs: Sequence[str] = (), short: bool = False
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form. Returns
-    failed cells with their reason, and logs that are not at hand."""
-    suite = request.suite
-    methods = request.methods or (suite.short.get("methods", ()) if short else ())
-    chosen = gauntlet.choose_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
-    benches, absent = gauntlet.begin(replace(request, methods=methods), chosen, out)
-    failed: dict[str, str] = {}
-    for name, one in benches.items():
-        state = carry_out(one, out / name, engine)
-        failed |= {f"{name}/{cell}": why for cell, why in state.failed.items()}
-    gauntlet.write(out)
-    return failed, absent
+def run_gauntlet(request: Request, out: Path, engine: BenchEngine, logs: Sequence[str] = ()) -> dict[str, str]:
+    """Carry out a suite on its own logs, or those named. Returns failed cells with their reason."""
+    return gauntlet.run(request, logs, out, lambda one, folder: carry_out(one, folder, engine))
 
 
 def _rows(

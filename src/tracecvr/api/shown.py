@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.figure import Figure
+from tracecvr.bench.report.drawing import Figure
 
 _STYLE = Markup(
     "<style>.tracecvr table{border-collapse:collapse;margin:.4em 0}"

@@ -11,18 +11,13 @@ class JsonState:
     """A dataclass whose fields are what has to be kept of it."""
 
     def state(self) -> dict[str, Any]:
-        return {name: _pack(value) for name, value in vars(self).items()}
+        packed = {name: value.state() if isinstance(value, JsonState) else value for name, value in vars(self).items()}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in packed.items()}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Self:
         hints = get_type_hints(cls)
         return cls(**{name: _unpack(hints[name], value) for name, value in state.items()})
-
-
-def _pack(value: Any) -> Any:
-    if isinstance(value, JsonState):
-        return value.state()
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _unpack(kind: Any, value: Any) -> Any:

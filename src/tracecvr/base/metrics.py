@@ -6,7 +6,7 @@ Scores are log-odds, so NLL needs no clipping. A metric that one class leaves un
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -120,10 +120,6 @@ def average(parts: Sequence[Metrics], clicks: Sequence[float]) -> dict[str, Any]
         summary[name] = sum(value * n for value, n in defined) / total if total else None
         skipped[name] = len(pairs) - len(defined)
     return summary | {"intervals": len(parts), "skipped": skipped}
-
-
-def as_dict(metrics: Metrics) -> dict[str, float | None]:
-    return asdict(metrics)
 
 
 def _mean(values: npt.NDArray[Any], weight: Floats | None) -> float:

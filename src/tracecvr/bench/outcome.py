@@ -15,7 +15,7 @@ import polars as pl
 
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json, write_parquet
-from tracecvr.base.metrics import INTERVAL_METRICS, TITLES, Metrics, probability, reliability
+from tracecvr.base.metrics import INTERVAL_METRICS, TITLES, Metrics
 from tracecvr.bench import stats
 from tracecvr.bench.suite import Cell
 
@@ -38,47 +38,15 @@ SCHEMA = (
 """Columns of `results.parquet` and their types; docs/bench.md tells what they mean."""
 
 
-BINS = 15
-_NO_BINS = pl.DataFrame(
-    schema={"cell": pl.String}
-    | dict.fromkeys(("low", "high"), pl.Float64)
-    | dict.fromkeys(("clicks", "conversions"), pl.Int64)
-    | {"mean_prediction": pl.Float64}
-)
-
-
 def is_finished(folder: Path) -> bool:
     return (folder / "result.json").is_file()
 
 
 def write_results(out: Path, cells: Sequence[Cell]) -> None:
-    """`results.parquet` and `reliability.parquet` of all finished cells."""
+    """`results.parquet` of all finished cells."""
     folders = [(cell, out / "cells" / cell.name) for cell in cells]
-    finished = [(cell, folder) for cell, folder in folders if is_finished(folder)]
-    rows = [_make_row(cell, read_json(folder / "result.json")) for cell, folder in finished]
+    rows = [_make_row(cell, read_json(folder / "result.json")) for cell, folder in folders if is_finished(folder)]
     write_parquet(out / "results.parquet", pl.DataFrame(rows, SCHEMA))
-    bins = [_count_bins(cell, folder) for cell, folder in finished]
-    write_parquet(out / "reliability.parquet", pl.concat(bins or [_NO_BINS]))
-
-
-def _count_bins(cell: Cell, folder: Path) -> pl.DataFrame:
-    """A reliability diagram's bins of predictions, those without clicks left out."""
-    scores = pl.read_parquet(folder / "scores.parquet")
-    p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
-    weight = scores["weight"].to_numpy() if "weight" in scores.columns else None
-    clicks, predicted, converted = reliability(p, label, BINS, weight)
-    used = np.flatnonzero(clicks > 0)
-    return pl.DataFrame(
-        {
-            "cell": [cell.name] * len(used),
-            "low": used / BINS,
-            "high": (used + 1) / BINS,
-            "clicks": np.round(clicks)[used].astype(np.int64),
-            "conversions": np.round(converted)[used].astype(np.int64),
-            "mean_prediction": predicted[used] / clicks[used],
-        },
-        _NO_BINS.schema,
-    )
 
 
 def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
@@ -172,10 +140,6 @@ class Outcome:
         return lines
 
     @property
-    def missing(self) -> int:
-        return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
-
-    @property
     def period(self) -> str | None:
         """The days whose clicks are judged, in words; None where rows differ."""
         judged = self.bench.get("judged")
@@ -249,22 +213,27 @@ class Outcome:
     def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
         """The difference of the means over the seeds that both have."""
         seeds = sorted(set(ours.cells["seed"]) & set(theirs.cells["seed"]))
-        frames = [[self.intervals(line, seed) for seed in seeds] for line in (ours, theirs)]
-        known = [frame for each in frames for frame in each if frame is not None]
-        if len(known) < 2 * len(seeds) or not all(frame["start"].equals(known[0]["start"]) for frame in known):
+        a, b = (self.mean_intervals(line, metric, seeds) for line in (ours, theirs))
+        if a is None or b is None or not a["start"].equals(b["start"]):
             return None
-        start, clicks = known[0]["start"].to_numpy(), known[0]["clicks"].to_numpy().astype(float)
-        each = [numbers(frame[metric]) for frame in known]
-        return stats.over_days(start, clicks, np.mean(each[: len(seeds)], axis=0), np.mean(each[len(seeds) :], axis=0))
+        return stats.over_days(a["start"].to_numpy(), numbers(a["clicks"]), numbers(a["mean"]), numbers(b["mean"]))
 
     def beyond_logistic(self, line: Line) -> stats.Difference | None:
         """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
-        seeds = [one for seed in line.cells["seed"] if (one := self.intervals(line, seed)) is not None]
-        if not seeds:
+        frame = self.mean_intervals(line, "nll")
+        if frame is None:
             return None
-        start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
-        ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
-        return stats.over_days(start, clicks, ours, numbers(seeds[0]["logistic_nll"]))
+        clicks, ours, logistic = (numbers(frame[name]) for name in ("clicks", "mean", "logistic_nll"))
+        return stats.over_days(frame["start"].to_numpy(), clicks, ours, logistic)
+
+    def mean_intervals(self, line: Line, metric: str, seeds: Sequence[int] = ()) -> pl.DataFrame | None:
+        """Intervals of a row, with `mean`, that of a metric over these seeds (by default all that finished). None where
+        a cell was cleared away or intervals differ."""
+        frames = [self.intervals(line, seed) for seed in seeds or line.cells["seed"]]
+        known = [frame for frame in frames if frame is not None]
+        if len(known) < len(frames) or not all(frame["start"].equals(known[0]["start"]) for frame in known):
+            return None
+        return known[0].with_columns(pl.Series("mean", np.mean([numbers(frame[metric]) for frame in known], axis=0)))
 
     def intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
         """Metrics of each interval; None where cells were cleared away and the results kept."""
@@ -273,7 +242,7 @@ class Outcome:
 
 
 def numbers(column: pl.Series) -> stats.Floats:
-    return column.fill_null(np.nan).to_numpy()
+    return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
 def column_of(metric: str, pooled: bool) -> str:

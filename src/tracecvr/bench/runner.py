@@ -1,19 +1,19 @@
 """A bench's directory, and carrying out the cells that belong into it; killed at any moment, it goes on.
 
-This process holds the directory and writes the results; an engine (see `engines`) has the cells run, each in its own
-directory and with one thread, so that what comes out does not depend on where they run, nor on how many at once.
+An engine (see `engines`) has cells run, each with one thread, so that results do not depend on where they run.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
@@ -73,11 +73,9 @@ class Bench:
     log: Path
 
 
-class BenchEngine(Protocol):
-    """Has cells run somewhere, and tells in `state` which are done and which failed."""
-
-    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
-        """Return when all cells that wait are done or failed; call `watch` every second or so."""
+BenchEngine = Callable[[Bench, Sequence[Cell], State, Watch], None]
+"""Has the cells that wait run somewhere, and returns when all have ended. It notes in the state which are done or have
+failed, and calls `watch` every second or so."""
 
 
 @contextmanager
@@ -123,7 +121,7 @@ def _open(request: Request, out: Path) -> Bench:
     times = tuned.choose_times(
         table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned
     )
-    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.settings)
+    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.methods)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
     tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, table.schema.split)
     facts = {
@@ -145,15 +143,15 @@ def _open(request: Request, out: Path) -> Bench:
 
 def _ask(request: Request) -> dict[str, Any]:
     return {
-        "suite": request.suite.to_json(),
+        "suite": json.loads(json.dumps(asdict(replace(request.suite, logs=())))),
         "data": request.data,
         "data_settings": list(request.data_settings),
         "seeds": list(request.seeds),
         "methods": list(request.methods),
         "settings": dict(request.settings),
-        "tuned": request.tuned.settings,
+        "tuned": request.tuned.methods,
         "tracecvr": version("tracecvr"),
-    } | ({"tuning": request.tuned.to_json()} if request.tuned.methods else {})
+    } | ({"tuned_on": asdict(request.tuned.period)} if request.tuned.period else {})
 
 
 def _log(request: Request, out: Path) -> Path:

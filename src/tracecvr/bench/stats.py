@@ -37,7 +37,7 @@ class Spread:
         """The confidence interval of the mean by Student's t; none for one seed."""
         if self.sd is None:
             return None, None
-        reach = _quantile(self.n - 1) * self.sd / sqrt(self.n)
+        reach = quantile(self.n - 1) * (self.sd / sqrt(self.n))
         return self.mean - reach, self.mean + reach
 
 
@@ -75,20 +75,7 @@ def widen(difference: Difference, mean: float, reach: float) -> Difference:
     return replace(difference, mean=mean, low=mean - low, high=mean + high, p=None, over=f"{difference.over} and seeds")
 
 
-def pooled_reach(spreads: Sequence[Spread]) -> float:
-    """How far a mean over seeds may be from the truth if all figures vary alike; 0 for one seed.
-
-    >>> round(pooled_reach([Spread(0.0, 1.0, 4), Spread(0.0, 1.0, 4)]), 3)
-    1.223
-    """
-    variances = [one.sd**2 for one in spreads if one.sd is not None]
-    if not variances:
-        return 0.0
-    seeds = spreads[0].n
-    return _quantile((seeds - 1) * len(variances)) * sqrt(fmean(variances) / seeds)
-
-
-def _quantile(freedom: int) -> float:
+def quantile(freedom: int) -> float:
     """How many standard errors a 95 % interval reaches to either side, by Student's t."""
     from scipy.special import stdtrit  # half a second to import: only when there is something to test
 
@@ -109,17 +96,14 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Dif
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return None
-    each = [ours[seed] - theirs[seed] for seed in seeds]
-    n, mean = len(each), fmean(each)
-    if n < 2:
-        return Difference(mean, None, None, None, n)
+    gap = spread([ours[seed] - theirs[seed] for seed in seeds])
+    if gap.sd is None:
+        return Difference(gap.mean, None, None, None, gap.n)
     from scipy.special import stdtr
 
-    error = stdev(each) / sqrt(n)
-    reach = _quantile(n - 1) * error
-    t = -abs(mean) / error if error else (-inf if mean else 0.0)
-    p = float(2 * stdtr(n - 1, t))
-    return Difference(mean, mean - reach, mean + reach, p, n)
+    error = gap.sd / sqrt(gap.n)
+    t = -abs(gap.mean) / error if error else (-inf if gap.mean else 0.0)
+    return Difference(gap.mean, *gap.interval(), float(2 * stdtr(gap.n - 1, t)), gap.n)
 
 
 def over_days(

@@ -5,10 +5,9 @@ docs/bench.md has every key.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -23,8 +22,7 @@ from tracecvr.runs.spec import owners_of
 
 LAYOUTS = ("comparison", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
-_LOG_KEYS = ("name", "about", "data", "file", "options", "set")
-_TABLES = ("set", "data", "row", "log", "short", "trial")
+_TABLES = ("set", "data", "row", "log", "trial")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
@@ -85,12 +83,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Log:
+    """A log that a suite is run on. `file` is its raw log, in the folder of real logs; a generator has none."""
+
     name: str
     data: str
-    about: str = ""
-    file: str = ""
-    options: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
+    about: str
+    file: str
+    options: dict[str, str]
+    settings: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -106,18 +106,10 @@ class Suite:
     rows: tuple[dict[str, Any], ...] = ()
     trials: tuple[dict[str, str], ...] = ()
     """Settings of each trial; the first is the methods' defaults."""
-    score: str = option("nll", "what trials are chosen by")
     first: Seconds | None = option(None, "how much of the stream is tuned on")
     learning: str = option("ours", "how the stream is learnt", choices=tuple(LEARNING))
     logs: tuple[Log, ...] = ()
     """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
-    short: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Methods and logs of the short form."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What a bench of one log keeps."""
-        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {key: value for key, value in content.items() if key not in ("logs", "short")}
 
 
 def built_in() -> dict[str, Path]:
@@ -133,13 +125,6 @@ def load(name: str) -> Suite:
         hint = config.nearest(name, known)
         raise UserError(f"unknown suite {name!r}{hint}; there are: {', '.join(known)}; or give a TOML file")
     return _check(path, read_toml(path, "SUITE"))
-
-
-def with_learning(suite: Suite, learning: str | None) -> Suite:
-    """The suite with other learning settings, by name; as it is for None."""
-    if learning is None:
-        return suite
-    return replace(suite, learning=config.check_choice(learning, tuple(LEARNING), "--learning"))
 
 
 def seeds_of(given: str) -> tuple[int, ...]:
@@ -167,7 +152,12 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
     if not rows:
         raise UserError(f"{path}: no [[row]]: a suite needs at least one")
     for number, row in enumerate(rows, start=1):
-        _check_row(f"{path}: row {number}", row)
+        where = f"{path}: row {number}"
+        config.refuse_unknown(row, sorted(_ROW_KEYS), where)
+        if "method" not in row:
+            raise UserError(f"{where}: no method")
+        if row.get("role", "method") not in ROLES:
+            raise UserError(f"{where}: role is {row['role']!r}: choose one of {', '.join(ROLES)}")
     _check_trials(path, suite.layout, content)
     return replace(
         suite,
@@ -177,19 +167,15 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
         rows=tuple(rows),
         trials=tuple(map(config.settings_of, content.get("trial", []))),
         logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
-        short={key: tuple(names) for key, names in content.get("short", {}).items()},
     )
 
 
 def _log(where: str, raw: Mapping[str, Any]) -> Log:
-    config.refuse_unknown(raw, _LOG_KEYS, where)
-    for key in ("name", "data"):
-        if key not in raw:
-            raise UserError(f"{where}: no {key}")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", raw["name"]):
-        raise UserError(f"{where}: name is {raw['name']!r}: it names a directory; use letters, digits, _ and -")
-    options, settings = (config.settings_of(raw.get(key, {})) for key in ("options", "set"))
-    return Log(raw["name"], raw["data"], raw.get("about", ""), raw.get("file", ""), options, settings)
+    config.refuse_unknown(raw, ("name", "about", "data", "file", "options", "set"), where)
+    name, data, about, file = (str(raw.get(key, "")) for key in ("name", "data", "about", "file"))
+    if not data or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UserError(f"{where}: give data, and a name of letters, digits, _ and -, which a directory will have")
+    return Log(name, data, about, file, *(config.settings_of(raw.get(key, {})) for key in ("options", "set")))
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
@@ -202,14 +188,6 @@ def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: layout 'tune' needs [[trial]] tables")
     if "first" in content and layout != "tune":
         raise UserError(f"{path}: first goes with layout 'tune' alone")
-
-
-def _check_row(where: str, row: dict[str, Any]) -> None:
-    config.refuse_unknown(row, sorted(_ROW_KEYS), where)
-    if "method" not in row:
-        raise UserError(f"{where}: no method")
-    if row.get("role", "method") not in ROLES:
-        raise UserError(f"{where}: role is {row['role']!r}: choose one of {', '.join(ROLES)}")
 
 
 # From a suite to its rows: methods by settings, and which settings win.

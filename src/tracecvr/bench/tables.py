@@ -25,10 +25,10 @@ def write(out: Path) -> None:
 def make_tables(outcome: Outcome) -> list[Table]:
     """The tables of a bench by its layout, references beside its methods, and what these were given by tuning."""
     layout = outcome.suite["layout"]
-    if layout == "forecast":
-        made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
-    elif layout == "tune":
+    if layout == "tune":
         made = [tuned.table(outcome)]
+    elif layout == "forecast":
+        made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
     else:
         made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]
         made += [_improvements(outcome)] if layout == "comparison" else []
@@ -51,8 +51,8 @@ def _head(outcome: Outcome) -> str:
     text = f"{outcome.bench['data']}: {clicks:,} clicks judged{period}; seeds {', '.join(map(str, seeds))}."
     if len(seeds) == 1:
         text += " One seed: there is no standard deviation, and variation between seeds is not known."
-    if outcome.missing:
-        text += f" {outcome.missing} cells are not finished."
+    if missing := len(outcome.bench["rows"]) * len(seeds) - len(outcome.results):
+        text += f" {missing} cells are not finished."
     if (learning := describe_learning(outcome.bench)) is not None:
         text += f" Learning settings: {learning}."
     return text
@@ -171,23 +171,16 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
     firsts = {m: outcome.rank(m, pooled)[:2] for m in metrics} if against_best else {}
     if named := [f"{' before '.join(line.name for line in two)} in {NAMES[m]}" for m, two in firsts.items() if two]:
         table.notes.append(f"Best: {', '.join(named)}.")
-    table.notes += interval_notes(over)
-    return table
-
-
-def interval_notes(over: set[str]) -> list[str]:
-    """Notes below differences: what was paired (`Difference.over`) and what their intervals can tell."""
-    notes = []
     if "seeds" in over:
-        notes.append("Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed.")
+        table.notes += ["Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed."]
     if "days" in over:
-        notes.append(
+        table.notes += [
             "One seed: the interval is a bootstrap over days that were judged. It accounts for variation between days, "
             "not between seeds."
-        )
-    if notes:
-        notes.append(
+        ]
+    if over:
+        table.notes += [
             "Bold: the interval excludes zero. Other differences are not statistically significant. p-values are not "
             "corrected for the number of comparisons."
-        )
-    return notes
+        ]
+    return table

@@ -1,4 +1,4 @@
-"""`tuned.toml`: settings that were chosen for each method, on which clicks they were chosen, and what that cost.
+"""`tuned.toml`: settings that were chosen for each method, and on which clicks they were chosen.
 
 docs/tuning.md has an example.
 """
@@ -18,14 +18,13 @@ from tracecvr.base.config import DAY
 from tracecvr.base.durations import duration, log_day
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml, refuse_other_format, write_text
-from tracecvr.bench.outcome import NAMES, Outcome
-from tracecvr.bench.stats import HIGHER_IS_BETTER
+from tracecvr.bench.outcome import Line, Outcome
 from tracecvr.bench.suite import title_of
 from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import Plan
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -36,79 +35,43 @@ class Period:
     fingerprint: str
     start: int
     until: int
-    seeds: tuple[int, ...]
-    score: str
+    seeds: list[int]
     learning: str = "ours"
-    """The learning settings that trials started from."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What tuning found for one method, and its cost; figures are None if its first trial failed."""
-
-    settings: dict[str, str]
-    trials: int | None = None
-    defaults: float | None = None
-    best: float | None = None
-    steps: int | None = None
-    seconds: float | None = None
+    """What trials started from."""
 
 
 @dataclass(frozen=True)
 class Tuned:
     """A `tuned.toml`; empty if none was given."""
 
-    methods: dict[str, Choice] = field(default_factory=dict)
+    methods: dict[str, dict[str, str]] = field(default_factory=dict)
     period: Period | None = None
-
-    @property
-    def settings(self) -> dict[str, dict[str, str]]:
-        return {method: dict(choice.settings) for method, choice in self.methods.items()}
 
     @property
     def learning(self) -> str | None:
         """The learning settings that the choices belong to: with others they would mean something else."""
         return None if self.period is None else self.period.learning
 
-    def to_json(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return content
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Tuned:
-        period = content["period"]
-        return cls(
-            {method: Choice(**choice) for method, choice in content["methods"].items()},
-            None if period is None else Period(**period | {"seeds": tuple(period["seeds"])}),
-        )
-
 
 def load(path: Path | None) -> Tuned:
     if path is None:
         return Tuned()
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
     content = read_toml(path, "--tuned")
     refuse_other_format(content, FORMAT, path)
     try:
-        return Tuned.from_json(content)
+        methods = {method: config.settings_of(settings) for method, settings in content["methods"].items()}
+        return Tuned(methods, Period(**content["period"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a tuned.toml ({type(error).__name__}: {error})") from None
 
 
-def write(path: Path, tuned: Tuned) -> None:
+def write(path: Path, methods: Mapping[str, Mapping[str, str]], period: Period) -> None:
     """The file that `load` reads. Numbers, text and lists of numbers look the same in JSON and TOML."""
-    content = tuned.to_json()
-    lines = [
-        f"format = {FORMAT}",
-        "",
-        "[period]",
-        *(f"{key} = {json.dumps(v)}" for key, v in content["period"].items()),
-    ]
-    for method, facts in content["methods"].items():
-        settings, name = facts.pop("settings"), json.dumps(method)
-        lines += ["", f"[methods.{name}]", *(f"{key} = {json.dumps(v)}" for key, v in facts.items() if v is not None)]
-        lines += [f"[methods.{name}.settings]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items())]
+    parts: dict[str, Mapping[str, Any]] = {"period": asdict(period)}
+    parts |= {f"methods.{json.dumps(method)}": settings for method, settings in methods.items()}
+    lines = [f"format = {FORMAT}"]
+    for name, content in parts.items():
+        lines += ["", f"[{name}]", *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in content.items())]
     write_text(path, "\n".join(lines) + "\n")
 
 
@@ -181,38 +144,34 @@ def find_judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | No
 # The outcome of a search: the best trial of each method, as a table and as `tuned.toml`.
 
 
-def choose(outcome: Outcome) -> dict[str, Choice]:
-    """The best trial of each method by the suite's score, pooled, its mean over seeds, the first of equals; and what
-    all its trials cost. A trial of which a seed failed does not count."""
-    metric, made = outcome.suite["score"], {}
-    for method in dict.fromkeys(line.facts["method"] for line in outcome.lines):
-        trials = [line for line in outcome.lines if line.facts["method"] == method]
-        whole = [line for line in trials if len(line.cells) == len(outcome.bench["seeds"])]
-        scores = [(mean, line) for line in whole if (mean := line.mean(metric)) is not None]
-        if not scores:
-            continue
-        pick = max if metric in HIGHER_IS_BETTER else min
-        score, best = pick(scores, key=lambda one: one[0])
-        first = next((one for one in trials if one.facts["variant"] == "trial 0"), None)
-        cells = pl.concat([one.cells for one in trials])
-        made[method] = Choice(
-            settings=dict(outcome.suite["trials"][int(best.facts["variant"].removeprefix("trial "))]),
-            trials=len(trials),
-            defaults=None if first is None else first.mean(metric),
-            best=score,
-            steps=int(cells["steps"].sum()),
-            seconds=round(sum(float(cells[name].sum()) for name in ("time_warm_up_s", "time_stream_s")), 1),
-        )
-    return made
+def choose(outcome: Outcome) -> dict[str, Line]:
+    """The best trial of each method by pooled NLL, its mean over seeds, the first of equals. A trial of which a seed
+    failed does not count."""
+    best: dict[str, tuple[float, Line]] = {}
+    for line in outcome.lines:
+        mean, method = line.mean("nll"), line.facts["method"]
+        if mean is not None and len(line.cells) == len(outcome.bench["seeds"]):
+            best[method] = min(best.get(method, (mean, line)), (mean, line), key=lambda one: one[0])
+    return {method: line for method, (_, line) in best.items()}
+
+
+def _settings_of(outcome: Outcome, trial: Line) -> dict[str, str]:
+    return dict(outcome.suite["trials"][int(trial.facts["variant"].removeprefix("trial "))])
 
 
 def table(outcome: Outcome) -> Table:
-    metric = outcome.suite["score"]
     clicks = outcome.period or "the clicks that were replayed"
-    title = f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {clicks}"
-    made = Table(title, _headings(metric))
-    for method, choice in choose(outcome).items():
-        made.rows.append(_row(title_of(method), _list_settings(choice.settings), choice))
+    title = f"Best of {len(outcome.suite['trials'])} trials each, by pooled NLL on {clicks}"
+    made = Table(title, ["method", "settings", "trials", "NLL, defaults", "NLL, tuned", "steps", "time"])
+    for method, best in choose(outcome).items():
+        trials = [line for line in outcome.lines if line.facts["method"] == method]
+        defaults = next((line.mean("nll") for line in trials if line.facts["variant"] == "trial 0"), None)
+        cells = pl.concat([line.cells for line in trials])
+        texts = [title_of(method), _list_settings(_settings_of(outcome, best)), str(len(trials))]
+        seconds = sum(float(cells[name].sum()) for name in ("time_warm_up_s", "time_stream_s"))
+        cost = [f"{cells['steps'].sum():,}", duration(seconds)]
+        figures = map(figure_cell, (defaults, best.mean("nll")))
+        made.rows.append([*map(Text, texts), *figures, *map(Text, cost)])
     made.notes = [
         "Every method has the same trials. Labels are final: some become known after the period. Steps and time are "
         "those of all trials; a warm-up that cells share is charged to the one that did it.",
@@ -223,56 +182,33 @@ def table(outcome: Outcome) -> Table:
 
 
 def tabulate_given(outcome: Outcome) -> list[Table]:
-    """Of a bench that was given a tuned.toml: what each method got by it, and what that had cost."""
-    if "tuning" not in outcome.bench:
+    """Of a bench that was given a tuned.toml: what each method got by it."""
+    if "tuned_on" not in outcome.bench:
         return []
-    source = Tuned.from_json(outcome.bench["tuning"])
-    assert source.period is not None
-    made = Table("What each method was given", _headings(source.period.score))
-    rows = {row["method"]: row for row in reversed(outcome.bench["rows"])}
-    for method in reversed(rows):
-        choice = source.methods.get(method)
-        settings = "defaults: not tuned" if choice is None else _say_given(choice, rows[method])
-        made.rows.append(_row(title_of(method), settings, choice or Choice({})))
-    made.notes = [_say_period(outcome, source.period)]
+    period, given = Period(**outcome.bench["tuned_on"]), outcome.bench["tuned"]
+    made = Table("What each method was given", ["method", "settings"])
+    for method in dict.fromkeys(row["method"] for row in outcome.bench["rows"]):
+        row = next(row for row in outcome.bench["rows"] if row["method"] == method)
+        settings = _say_given(given[method], row) if method in given else "defaults: not tuned"
+        made.rows.append([Text(title_of(method)), Text(settings)])
+    ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
+    later = "" if outcome.period is None else f"; judged here: {outcome.period}, seeds {ours}"
+    made.notes = [
+        f"Chosen by pooled NLL on {log_day(period.start)} to {log_day(period.until)}, seeds {seeds}{later}. "
+        "Every method had the same trials."
+    ]
     return [made]
 
 
-def _headings(metric: str) -> list[str]:
-    name = NAMES[metric]
-    return ["method", "settings", "trials", f"{name}, defaults", f"{name}, tuned", "steps", "time"]
-
-
-def _row(method: str, settings: str, choice: Choice) -> list[Text]:
-    steps, seconds = choice.steps, choice.seconds
-    return [
-        Text(method),
-        Text(settings),
-        figure_cell(choice.trials, 0),
-        *map(figure_cell, (choice.defaults, choice.best)),
-        Text("n/a" if steps is None else f"{steps:,}"),
-        Text("n/a" if seconds is None else duration(seconds)),
-    ]
-
-
-def _list_settings(settings: dict[str, str]) -> str:
+def _list_settings(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
 
 
-def _say_given(choice: Choice, row: dict[str, Any]) -> str:
+def _say_given(chosen: Mapping[str, str], row: Mapping[str, Any]) -> str:
     """The settings chosen, and where a row's own or the user's won over them."""
-    other = {key: row["settings"].get(key, "unknown") for key in choice.settings}
-    changed = {key: value for key, value in other.items() if value != choice.settings[key]}
-    return _list_settings(choice.settings) + (f" (but here {_list_settings(changed)})" if changed else "")
-
-
-def _say_period(outcome: Outcome, period: Period) -> str:
-    ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
-    later = "" if outcome.period is None else f"; judged here: {outcome.period}, seeds {ours}"
-    return (
-        f"Chosen by pooled {NAMES[period.score]} on {log_day(period.start)} to {log_day(period.until)}, seeds "
-        f"{seeds}{later}. Every method had the same trials; steps and time are what all trials of a method cost."
-    )
+    other = {key: row["settings"].get(key, "unknown") for key in chosen}
+    changed = {key: value for key, value in other.items() if value != chosen[key]}
+    return _list_settings(chosen) + (f" (but here {_list_settings(changed)})" if changed else "")
 
 
 def write_best(out: Path) -> None:
@@ -286,8 +222,7 @@ def write_best(out: Path) -> None:
         fingerprint=bench["fingerprint"],
         start=judged["from"],
         until=judged["until"],
-        seeds=tuple(bench["seeds"]),
-        score=outcome.suite["score"],
+        seeds=bench["seeds"],
         learning=outcome.suite["learning"],
     )
-    write(out / "tuned.toml", Tuned(choose(outcome), period))
+    write(out / "tuned.toml", {m: _settings_of(outcome, line) for m, line in choose(outcome).items()}, period)

@@ -53,13 +53,10 @@ def subjects(methods: Iterable[str] | None = None) -> list[Subject]:
     return [Subject(n) for n in names] + [Subject(n, p) for n in names for p in plugins if Subject(n).takes(p)]
 
 
-def run(methods: Iterable[str] | None = None) -> list[CheckOutcome]:
-    """Run every check on the named methods (on all without names), alone and with plugins."""
-    return run_on(subjects(methods))
-
-
-def run_on(subjects: Iterable[Subject]) -> list[CheckOutcome]:
-    return [run_one(subject, name) for subject in subjects for name in all_checks()]
+def run(methods: Iterable[str] | None = None, plugin: str | None = None) -> list[CheckOutcome]:
+    """Run every check on the named methods (on all without names), alone and with plugins; or with one plugin only."""
+    chosen = [subject for subject in subjects(methods) if plugin in (None, subject.plugin)]
+    return [run_one(subject, name) for subject in chosen for name in all_checks()]
 
 
 def run_one(subject: Subject, name: str) -> CheckOutcome:

@@ -45,9 +45,9 @@ def check_resume(subject: Subject) -> None:
         for _ in replay(engine, source, replace(plan, until=plan.split + stop * plan.interval)):
             pass
         restored = _through_a_file(engine, subject.engine(table.schema))
-        rest = list(replay(restored, TableSource(table), plan, first=stop))
+        later = list(replay(restored, TableSource(table), plan, first=stop))
         assert restored.fingerprint() == whole.fingerprint(), f"weights differ when resumed after tick {stop}"
-        assert _scores(rest) == _scores(scores[stop:]), f"scores differ when resumed after tick {stop}"
+        assert _scores(later) == _scores(scores[stop:]), f"scores differ when resumed after tick {stop}"
 
 
 def check_deterministic(subject: Subject) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,6 @@ from tracecvr.cli import live, tables
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
-    from tracecvr.bench.suite import Suite
     from tracecvr.forecast.of_run import Forecasts
 
 app = typer.Typer(
@@ -167,10 +166,7 @@ def run(
 def bench(
     suite: Annotated[str, typer.Argument(help="A built-in suite, or a TOML file.")],
     out: Annotated[Path, typer.Option("--out", help="Directory of the bench; the same command again goes on in it.")],
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; the suite gauntlet has its own logs."),
-    ] = None,
+    data: Data = None,
     source: Source = None,
     schema: SchemaFile = None,
     methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
@@ -189,7 +185,6 @@ def bench(
         typer.Option(metavar="paper|ours", help="How the stream is learnt; as the suite or --tuned says by default."),
     ] = None,
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
-    short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Of the suite forecast: segments.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
@@ -198,7 +193,7 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune, forecast."""
+    table1, table2, ablation, calibration. Over many logs of its own: gauntlet. Others: quick, tune, forecast."""
     from tracecvr.api.comparisons import carry_out, run_gauntlet
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
@@ -207,10 +202,13 @@ def bench(
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
-    _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
+    if loaded.logs and (data or source or schema or data_set or by):
+        raise UserError(f"suite {suite!r} has its own logs: leave out --data, --source, --schema, --data-set and --by")
+    if logs and not loaded.logs:
+        raise UserError(f"--logs: suite {suite!r} is run on one log, the one that --data names")
     request = Request(
-        suite=suites.with_learning(loaded, learning or given.learning),
-        data=Given(data or ""),
+        suite=config.validate(replace(loaded, learning=learning or given.learning or loaded.learning)),
+        data="" if loaded.logs else name_dataset(data, source, schema),
         source=source,
         data_settings=tuple(with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
@@ -219,10 +217,10 @@ def bench(
         tuned=given,
     )
     if loaded.logs:
-        failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
+        failed = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))))
     else:
-        failed, absent = carry_out(request, out, chosen, by).failed, ()
-    tables.bench(out, failed, absent)
+        failed = carry_out(request, out, chosen, by).failed
+    tables.bench(out, failed)
     if failed:
         raise typer.Exit(1)
 
@@ -234,7 +232,8 @@ def report(
     png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Each figure as DIR/figures/NAME.svg, too.")] = False,
 ) -> None:
-    """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
+    """Draw the report of a bench again: DIR/report.html, one file that opens without a network. Of a gauntlet:
+    its tables and its figure."""
     from tracecvr.bench import gauntlet
     from tracecvr.bench import report as reports
 
@@ -253,7 +252,7 @@ def check(
     from tracecvr import checks
 
     if method in registry.available("plugin"):
-        report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
+        report = checks.run(plugin=method)
     else:
         name = Given(method)
         registry.get("method", name)
@@ -358,13 +357,3 @@ def main() -> None:
 def _fail(message: str) -> None:
     typer.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(2)
-
-
-def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
-    """A suite has its own logs, or is run on the one that is given."""
-    if suite.logs and given:
-        raise UserError(f"suite {suite.name!r} has its own logs: leave out --data, --source, --schema and --data-set")
-    if not suite.logs and (logs or short):
-        raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
-    if not suite.logs and not given:
-        raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")

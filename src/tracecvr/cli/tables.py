@@ -46,18 +46,18 @@ def result(outcome: Result) -> None:
         out.print(note, markup=False, soft_wrap=True)
 
 
-def bench(folder: Path, failed: Mapping[str, str], absent: Sequence[str] = ()) -> None:
-    """The tables of a bench or a gauntlet, what failed, which logs are absent, and where the rest is."""
+def bench(folder: Path, failed: Mapping[str, str]) -> None:
+    """The tables of a bench or a gauntlet, what failed, and where everything is."""
     out = Console(highlight=False, soft_wrap=True)
     out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
     for name, message in failed.items():
         out.print(f"failed: {name}: {message}", markup=False)
     if failed:
         out.print("the same command again tries the failed cells once more", markup=False)
-    if absent:
-        out.print(f"not at hand, left out: {', '.join(absent)} (set TRACECVR_DATA to their folder)", markup=False)
-    results = next(path for path in (folder / "gauntlet.parquet", folder / "results.parquet") if path.exists())
-    out.print(f"results: {results}  tables: {folder / 'table.md'}  report: {folder / 'report.html'}", markup=False)
+    many = (folder / "gauntlet.parquet").exists()
+    results, drawn = ("gauntlet.parquet", "figures/regret.svg") if many else ("results.parquet", "report.html")
+    kind = "figure" if many else "report"
+    out.print(f"results: {folder / results}  tables: {folder / 'table.md'}  {kind}: {folder / drawn}", markup=False)
 
 
 def show_inspection(inspection: Inspection) -> None:
@@ -107,22 +107,19 @@ def show_forecast(frame: pl.DataFrame, level: float) -> None:
 
 def describe(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
+    from tracecvr.bench.gauntlet import load_findings
+
+    words = load_findings()["methods"]
     return [
         {
             "name": name,
             "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
             "reference": getattr(cls, "reference", ""),
-            "gauntlet": _gauntlet_words(name) if kind == "method" else "",
+            "gauntlet": words.get(name, "") if kind == "method" else "",
             "options": [asdict(o) for o in config.options(cls)],
         }
         for name, cls in registry.available(kind).items()
     ]
-
-
-def _gauntlet_words(method: str) -> str:
-    from tracecvr.bench.regret import load_findings
-
-    return load_findings().words(method)
 
 
 def listing(kind: str) -> None:

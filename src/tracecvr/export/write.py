@@ -95,7 +95,7 @@ def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, A
         "d_max": schema.d_max,
         "negatives_kept": schema.negatives_kept,
         "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
-        "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | package_versions(),
+        "versions": {package: version(package) for package in ("tracecvr", "torch", *_NEEDED)},
     }
 
 
@@ -130,11 +130,6 @@ def refuse_missing_packages() -> None:
     for package in _NEEDED:
         if importlib.util.find_spec(package) is None:
             raise UserError(f"{package} is not installed; it is in an extra: pip install 'tracecvr[export]'")
-
-
-def package_versions() -> dict[str, str]:
-    """Of the packages that an export is written with."""
-    return {package: version(package) for package in _NEEDED}
 
 
 def trace(module: nn.Module, ids: Ints) -> ExportedProgram:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -58,7 +58,7 @@ def finish_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin: i
     label = np.asarray(table.label[scored.row[counts]])
     weight = table.weight(scored.row[counts], plan.outages)
     known = len(label) if weight is None else weight.any()
-    measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight)) if known else {}
+    measured = asdict(metrics.evaluate(scored.log_odds[counts], label, weight)) if known else {}
     start, clicks = max(scored.start, plan.judge_from) if len(label) else scored.start, len(label)
     return Interval(scored.number, len(plan), start, clicks, int(label.sum()), scored.reveals, measured, origin)
 
@@ -95,6 +95,6 @@ def by_interval(
             "clicks": int(last - first),
             "conversions": int(label[first:last].sum()),
         }
-        rows.append(facts | metrics.as_dict(measured))
+        rows.append(facts | asdict(measured))
     names = [name for name in rows[0] if name not in _FACTS]
     return pl.DataFrame(rows, _FACTS | dict.fromkeys(names, pl.Float64)), metrics.average(parts, stands_for)

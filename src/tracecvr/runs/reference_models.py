@@ -1,8 +1,7 @@
 """References beside every method: what a constant and a logistic regression would have scored on the same clicks.
 
-The constant is the conversion rate of the warm-up part and never changes. The regression has a weight for each encoded
-(hashed) id; it learns warm-up history in one pass, as the method has it, and then each click of the stream once, when
-d_max has passed and its label is final: as `wait` does. Neither knows anything that a live system would not.
+The constant is the conversion rate of the warm-up part. The regression has a weight for each id; it learns warm-up
+history in one pass, then each click of the stream once, when its label is final: as `wait` does.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,18 +80,9 @@ def scores(source: TableSource, plan: FullPlan) -> dict[str, npt.NDArray[np.floa
     return {"constant": constant.astype(np.float32), "logistic": logistic.astype(np.float32)}
 
 
-@dataclass(frozen=True)
-class References:
-    """How the references did on the judged clicks, by name."""
-
-    pooled: dict[str, dict[str, Any]]
-    """All metrics over the judged clicks; None where they do not define one."""
-    interval_nll: dict[str, list[float]]
-    """NLL of each interval that has judged clicks."""
-
-
-def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:
-    """How each reference did; computed once for all runs that share a folder, a log and a plan."""
+def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) -> dict[str, Any]:
+    """How each reference did on the judged clicks: all metrics (`pooled`), and NLL of each interval that has judged
+    clicks (`interval_nll`). Computed once for all runs that share a folder, a log and a plan."""
     if folder is None:
         return _evaluate(source, plan)
     facts = [_VERSION, source.table.fingerprint, plan.split, plan.interval, plan.until, plan.warm_labels]
@@ -101,23 +91,22 @@ def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) ->
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, name=f"{path.stem}.lock", patience=math.inf):
         if not path.exists():
-            write_json(path, asdict(_evaluate(source, plan)))
-    return References(**read_json(path))
+            write_json(path, _evaluate(source, plan))
+    references: dict[str, Any] = read_json(path)
+    return references
 
 
-def _evaluate(source: TableSource, plan: FullPlan) -> References:
+def _evaluate(source: TableSource, plan: FullPlan) -> dict[str, Any]:
     first, last = plan.judged_rows(source.table)
     label = np.asarray(source.table.label[first:last])
     weight = source.table.weight(np.arange(first, last), plan.outages)
     judged = {name: served[-len(label) :] for name, served in scores(source, plan).items()}  # the stream's last clicks
     edges = interval_edges(plan, source.table)
-    pooled = {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
+    pooled = {name: asdict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
     # Its curve is one point. The area below the line from there to precision 1, which no threshold gives, misleads.
     pooled["constant"]["pr_auc"] = pooled["constant"]["ap"]
-    return References(
-        pooled,
-        {name: _interval_nll(served, label, weight, edges) for name, served in judged.items()},
-    )
+    interval_nll = {name: _interval_nll(served, label, weight, edges) for name, served in judged.items()}
+    return {"pooled": pooled, "interval_nll": interval_nll}
 
 
 def _interval_nll(
@@ -139,7 +128,14 @@ _MATTERS = 0.03
 def advice(nll: float, pcoc: float | None, constant: float, conversions: int) -> str | None:
     """Advice for a model that is worse than the constant rate, or predicts too much or too little; else None."""
     if nll <= constant:
-        return _level_advice(pcoc, conversions)
+        noise = _NOISE / max(conversions, 1) ** 0.5
+        if pcoc is None or abs(pcoc - 1) <= max(noise, _MATTERS):
+            return None
+        return (
+            f"PCOC {pcoc:.3f}: it predicts {abs(pcoc - 1):.0%} too {'many' if pcoc > 1 else 'few'} conversions, and "
+            f"chance explains at most {noise:.1%}. See PCOC over time: rates may have changed faster than the model "
+            "follows."
+        )
     if nll > 10 * constant:
         cause = "it has diverged: try a lower learning_rate"
     elif pcoc is not None and not 0.8 <= pcoc <= 1.25:
@@ -150,14 +146,3 @@ def advice(nll: float, pcoc: float | None, constant: float, conversions: int) ->
     else:
         cause = "it has learnt noise: give it a longer warm-up part, a lower learning_rate or smaller nets"
     return f"NLL {nll:.4g} is worse than {constant:.4g}, that of a constant rate; {cause}."
-
-
-def _level_advice(pcoc: float | None, conversions: int) -> str | None:
-    noise = _NOISE / max(conversions, 1) ** 0.5
-    if pcoc is None or abs(pcoc - 1) <= max(noise, _MATTERS):
-        return None
-    direction = "many" if pcoc > 1 else "few"
-    return (
-        f"PCOC {pcoc:.3f}: it predicts {abs(pcoc - 1):.0%} too {direction} conversions, and chance explains at most "
-        f"{noise:.1%}. See PCOC over time: rates may have changed faster than the model follows."
-    )

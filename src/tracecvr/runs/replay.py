@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -66,21 +66,16 @@ class Plan:
             )
         last = min(int(table.click_ts[-1]), schema.observed_until - schema.d_max) + 1
         until = last if self.until is None else min(self.until, last)
-        begin, end = table.rows_between(split, until)
-        if begin >= end:
+        if len(range(*table.rows_between(split, until))) == 0:
             raise UserError(
                 f"split = {exact_duration(split)} leaves no stream: clicks are judged up to {duration(max(last, 0))}: "
                 f"labels end at {exact_duration(schema.observed_until)} and d_max is {exact_duration(schema.d_max)}"
                 + ("" if self.until is None else f", and the replay ends at until = {exact_duration(self.until)}")
             )
-        return self._full(table, split, until)
-
-    def _full(self, table: ClickTable, split: int, until: int) -> FullPlan:
-        interval = table.schema.interval if self.interval is None else self.interval
+        interval = schema.interval if self.interval is None else self.interval
         judge_from = split if self.judge_from is None else self.judge_from
-        outages = table.schema.outages + pair(self.outages, "outages")
-        labels, lag, alarms = self.warm_labels, self.publish_lag, (self.hold_on_outage, self.alarms_by)
-        plan = FullPlan(split, interval, until, labels, lag, judge_from, outages, *alarms)
+        facts = {"split": split, "interval": interval, "until": until, "judge_from": judge_from}
+        plan = FullPlan(**asdict(self) | facts | {"outages": schema.outages + pair(self.outages, "outages")})
         clicks = len(range(*plan.stream_rows(table)))
         if len(plan) > max(_MOST_INTERVALS, 10 * clicks):
             raise UserError(

@@ -17,8 +17,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -47,7 +46,7 @@ from tracecvr.learn.warm_up_passes import batch_that_fits
 from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
-from tracecvr.runs.replay import Plan, Scored, replay
+from tracecvr.runs.replay import Plan, replay
 from tracecvr.runs.run_directory import FORMAT, claim, refuse_other, refuse_other_run
 from tracecvr.stream.source import TableSource
 
@@ -72,19 +71,11 @@ class Spec:
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same."""
-        made_of = parts_record(self.method, self.plugins, self.stream)
-        threads = {} if self.threads is None else {"threads": self.threads}
-        return (
-            threads
-            | made_of
-            | {
-                "format": FORMAT,
-                "data": self.data,
-                "seed": self.seed,
-                "config": made_of["config"] | {"plan": values(self.plan), "data": self.data_options},
-                "tracecvr": version("tracecvr"),
-            }
-        )
+        parts = parts_record(self.method, self.plugins, self.stream)
+        config = parts["config"] | {"plan": values(self.plan), "data": self.data_options}
+        facts = {"format": FORMAT, "data": self.data, "seed": self.seed, "config": config}
+        facts["tracecvr"] = version("tracecvr")
+        return ({} if self.threads is None else {"threads": self.threads}) | parts | facts
 
 
 def run(
@@ -107,12 +98,7 @@ def run(
                 refuse_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         else:
             ours = _Run(spec, out, progress, shared)
-            first = ours.begin()
-            with ours.writing(checkpoint_every) as write:
-                for interval in replay(ours.engine, ours.source, ours.plan, first, ours.monitor):
-                    write(interval)
-                    if on_interval is not None:
-                        on_interval(finish_interval(interval, ours.table, ours.plan, ours.log.origin))
+            ours.stream(checkpoint_every, on_interval)
             ours.finish()
         result: dict[str, Any] = read_json(out / "result.json")
         return result
@@ -192,7 +178,10 @@ class _Run:
         self.source = self._open_source()
         stream, lag = spec.stream.fit_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
-        self.monitor = self._make_monitor()
+        by = self.plan.alarms_by
+        position = segment_feature(self.table.schema, by)
+        names = {} if position is None else value_names(self.encoder.columns[position])
+        self.monitor = Monitor(self.table.schema, self.plan.interval, by, names, self.plan.outages)
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.served = out / "scores.f32"
 
@@ -207,39 +196,27 @@ class _Run:
         source.outages = self.plan.outages
         return source
 
-    def _make_monitor(self) -> Monitor:
-        schema, by = self.table.schema, self.plan.alarms_by
-        position = segment_feature(schema, by)
-        names = {} if position is None else value_names(self.encoder.columns[position])
-        return Monitor(schema, self.plan.interval, by, names, self.plan.outages)
-
-    def begin(self) -> int:
-        """Go on from the newest checkpoint, or warm up; returns the first interval that is to be replayed."""
-        first = self._restore()
-        if first is None:
+    def stream(self, checkpoint_every: float, on_interval: OnInterval | None) -> None:
+        """Go on from the newest checkpoint, or warm up. Replay the stream: write what is served, and a checkpoint every
+        so many seconds."""
+        done = self._restore()
+        if done is None:
             self._warm_up()
-        return first or 0
-
-    @contextmanager
-    def writing(self, checkpoint_every: float) -> Iterator[Callable[[Scored], None]]:
-        """While it lasts, a function that writes an interval to files, and a checkpoint every so many seconds."""
-        first, last = self.plan.stream_rows(self.table)
+        begin, end = self.plan.stream_rows(self.table)
         clock = saved = time.monotonic()
         clicks = self.served.stat().st_size // 4
         with self.served.open("ab") as served:
-
-            def write(interval: Scored) -> None:
-                nonlocal clock, saved, clicks
+            for interval in replay(self.engine, self.source, self.plan, done or 0, self.monitor):
                 served.write(interval.log_odds.tobytes())
                 clicks += len(interval.row)
-                self.progress("stream", clicks, last - first)
+                self.progress("stream", clicks, end - begin)
                 if time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(self.plan):
                     served.flush()
                     clock = self.charge("stream_s", clock)
                     self.checkpoint(interval.number + 1)
                     saved = time.monotonic()
-
-            yield write
+                if on_interval is not None:
+                    on_interval(finish_interval(interval, self.table, self.plan, self.log.origin))
         self.charge("stream_s", clock)
 
     def _restore(self) -> int | None:
@@ -276,13 +253,8 @@ class _Run:
         """Save the state after so many intervals."""
         sync(self.served)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
-        facts = {
-            "scored": self.served.stat().st_size // 4,
-            "cost": self.cost,
-            "monitor": self.monitor.state(),
-            "run": self.spec.identity(),
-            "schema": self.table.schema.to_json(),
-        }
+        facts = {"scored": self.served.stat().st_size // 4, "cost": self.cost, "monitor": self.monitor.state()}
+        facts |= {"run": self.spec.identity(), "schema": self.table.schema.to_json()}
         self.checkpoints.save(self.engine, intervals, facts)
 
     def charge(self, what: str, since: float) -> float:
@@ -317,21 +289,15 @@ class _Run:
         if self.spec.keep_record is not None:
             self.spec.keep_record(self.out)
         references = reference_models.evaluate(self._open_source(), plan, self.shared)
-        losses = [pl.Series(f"{name}_nll", nll, pl.Float64) for name, nll in references.interval_nll.items()]
+        losses = [pl.Series(f"{name}_nll", nll, pl.Float64) for name, nll in references["interval_nll"].items()]
         write_parquet(self.out / "intervals.parquet", per_interval.with_columns(losses))
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
-        pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
+        pooled = asdict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
-        counts = table.counts | {
-            "conversions": int(table.label.sum()),
-            "warm_up": begin,
-            "scored": last - begin,
-            "not_scored": len(table) - last,
-        }
-        if first > begin:
-            counts["not_judged"] = first - begin
+        counts = table.counts | {"conversions": int(table.label.sum()), "warm_up": begin, "scored": last - begin}
+        counts |= {"not_scored": len(table) - last} | ({"not_judged": first - begin} if first > begin else {})
         result = {
             "format": FORMAT,
             "method": identity["method"],
@@ -349,9 +315,9 @@ class _Run:
             "config": identity["config"] | {"in_force": self.engine.resolve_options()},
             "metrics": {"interval": summary, "pooled": pooled},
             "judged": {"clicks": last - first, "conversions": int(label.sum())},
-            "references": references.pooled,
+            "references": references["pooled"],
             "advice": reference_models.advice(
-                pooled["nll"], pooled["pcoc"], references.pooled["constant"]["nll"], int(label.sum())
+                pooled["nll"], pooled["pcoc"], references["pooled"]["constant"]["nll"], int(label.sum())
             ),
             "alarms": [
                 asdict(alarm) | {"text": alarm.text(partial(moment, origin=self.log.origin))}
@@ -376,9 +342,8 @@ class _Run:
 # How many threads a run has if nobody says.
 
 _LARGE_BATCH = 1024
-"""Events of a step from which on several threads are used. A small step has little to divide, and where other processes
-are busy, threads wait for each other: log-sigmoid of a small batch then took 2.0 ms with two threads and 0.2 with one.
-Not measured: from which size on two threads gain."""
+"""Events of a step from which on several threads are used: those of a small step wait for each other. log-sigmoid took
+2.0 ms with two threads and 0.2 with one. Not measured: from which size on two threads gain."""
 
 
 def usual_threads(method: Method, stream: StreamLearning, warm_up_clicks: int, interval_clicks: float) -> int:

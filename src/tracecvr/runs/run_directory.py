@@ -22,7 +22,15 @@ def claim(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         try:
-            _check_directory(out, identity, resume)
+            for left in out.rglob(".*.tmp"):  # of a process that was killed while it wrote
+                left.unlink()
+            begun = (out / "run.json").exists()
+            if not begun and any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
+                raise UserError(f"{out} is not empty and holds no run: choose another --out")
+            if begun and not resume:
+                raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
+            if begun:
+                refuse_other_run(identity, out)
             yield
         finally:
             if not (out / "run.json").exists():  # nothing was begun: leave no trace
@@ -30,17 +38,6 @@ def claim(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
                     shutil.rmtree(out)
                 elif not locked_before:
                     (out / ".lock").unlink()
-
-
-def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
-    for left in out.rglob(".*.tmp"):  # of a process that was killed while it wrote
-        left.unlink()
-    if (out / "run.json").exists():
-        if not resume:
-            raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-        refuse_other_run(identity, out)
-    elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run: choose another --out")
 
 
 def read_result(folder: Path) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Cells as tasks of a Ray cluster (an extra): Ray places them, and starts those of a lost worker or node again.
 
-Tasks work in the bench directory, which all nodes must see under one path, on a filesystem whose locks hold between
-machines. So a cell that starts again goes on from its checkpoint, and it never runs beside an attempt that was given up
-but still lives. Each task makes sure of that before it begins; a node that is not fit ends the bench with a message.
+All nodes must see the bench directory under one path, on a filesystem whose locks hold between machines: each task
+checks it. So a cell that starts again goes on from its checkpoint, and never runs beside an attempt that still lives.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ _LOSSES = 5
 """How often a cell may lose its worker before it is given up: one that kills its worker would do so for ever."""
 
 _BASE_BYTES, _PER_TABLE_BYTE = 750 * 2**20, 3
-"""Memory of a cell. Peaks that were measured, in a process of their own, by the size of the table: 476 MB (4 MB), 1,080
-(176), 1,286 (353), 3,860 (1,403); a worker of Ray has 110 MB more. What grows are the columns themselves, which are
-mapped, and the events of warm-up history."""
+"""Memory of a cell. Measured peaks by the size of the table: 476 MB (4 MB), 1,080 (176), 1,286 (353), 3,860 (1,403); a
+worker of Ray has 110 MB more."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,27 @@ class OnRay:
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
         """Submit all cells, then listen until all have ended."""
         with connect(self.address):
-            _work_off(bench, waiting, state, watch)
+            import ray
+
+            out = bench.out.resolve()
+            place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
+            memory, env = memory_of(bench.log), {"env_vars": ONE_THREAD}
+            warn_if_nothing_fits(ray.nodes(), memory)
+            options = {"num_cpus": 1, "memory": memory, "max_retries": _LOSSES, "runtime_env": env}
+            task = ray.remote(retry_exceptions=False, **options)(run_on_node)
+            at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
+            try:
+                while at_work:
+                    watch(state)
+                    ended, _ = ray.wait(list(at_work), timeout=1.0)
+                    for ref in ended:
+                        state.end(at_work.pop(ref), _failure(ref))
+                watch(state)
+            finally:
+                for ref in at_work:
+                    ray.cancel(ref, force=True)
+                if at_work:  # no process is left that holds a cell's directory
+                    ray.wait(list(at_work), num_returns=len(at_work), timeout=10.0)
 
 
 @dataclass(frozen=True)
@@ -62,35 +80,6 @@ class UnfitError(Exception):
     """A node cannot run cells of this bench."""
 
 
-def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
-    import ray
-
-    out = bench.out.resolve()
-    place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
-    memory = memory_of(bench.log)
-    warn_if_nothing_fits(ray.nodes(), memory)
-    task = ray.remote(
-        num_cpus=1,
-        memory=memory,
-        max_retries=_LOSSES,
-        retry_exceptions=False,
-        runtime_env={"env_vars": ONE_THREAD},
-    )(run_on_node)
-    at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
-    try:
-        while at_work:
-            watch(state)
-            ended, _ = ray.wait(list(at_work), timeout=1.0)
-            for ref in ended:
-                state.end(at_work.pop(ref), _failure(ref))
-        watch(state)
-    finally:
-        for ref in at_work:
-            ray.cancel(ref, force=True)
-        if at_work:  # no process is left that holds a cell's directory
-            ray.wait(list(at_work), num_returns=len(at_work), timeout=10.0)
-
-
 def _failure(ref: Any) -> str | None:
     """What came of a task: why its cell failed, or None. What keeps a node from running any cell ends the bench."""
     import ray
@@ -98,15 +87,15 @@ def _failure(ref: Any) -> str | None:
 
     try:
         failure: str | None = ray.get(ref)
+        return failure
     except (LocalRayletDiedError, NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
-        failure = f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
+        return f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
     except RayError as error:
         cause = getattr(error, "cause", error)
         if isinstance(cause, UnfitError):
             raise UserError(str(cause)) from None
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        reason = _reason(cause)
         raise UserError(f"a node could not begin a cell ({reason}): install the same versions on all nodes") from None
-    return failure
 
 
 def memory_of(log: Path) -> int:

@@ -1,14 +1,11 @@
 """`report.html`: what a bench found, in one file that opens without a network and has no script.
 
-What came out stands first, in words (`sentences`); then figures, the one that decides first; then tables. A figure is
-data (`figures`, `over_time`). Its panels are drawn as SVG (`drawing`): small, printable, light or dark with the page.
-The same SVG, with its colours filled in, becomes files and pictures in notebooks (`svg`).
+What came out stands first, in words (`sentences`); then figures (`figures`), drawn as SVG (`drawing`); then tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
 from tracecvr.bench.outcome import Outcome, is_finished, write_results
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.figure import Figure, say_what_is_drawn
+from tracecvr.bench.report.drawing import say_what_is_drawn
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
@@ -31,21 +28,33 @@ from tracecvr.bench.text_tables import Table
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
     outcome = open_bench(out)
-    made = make_figures(outcome)
-    content = {
-        "bench": outcome.bench,
-        "suite": outcome.suite,
-        "clicks": max(outcome.results["clicks"], default=0),
-        "conversions": max(outcome.results["conversions"], default=0),
-        "ours": getattr(outcome.of_role("ours"), "name", ""),
-        "sentences": summarise(outcome),
-        "unfinished": _list_unfinished(outcome),
-        "facts": _facts(outcome),
-        "command": _command(outcome.bench),
-    }
-    tables = make_tables(outcome) if outcome.lines else []
-    write_text(out / "report.html", render_page(content, made, tables))
-    return [out / "report.html", *drawing.save(made, out / "figures", kinds)]
+    figures, tables = make_figures(outcome), make_tables(outcome) if outcome.lines else []
+    texts = [text for one in figures for text in (one.title, one.caption, *map(say_what_is_drawn, one.panels))]
+    texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
+    path, done = out / "failed.json", set(outcome.results["cell"])
+    failed: dict[str, str] = read_json(path) if path.is_file() else {}
+    names = [f"{row['name']}~seed{seed}" for row in outcome.bench["rows"] for seed in outcome.bench["seeds"]]
+    page = (
+        drawing.templates()
+        .get_template("page.html.j2")
+        .render(
+            bench=outcome.bench,
+            suite=outcome.suite,
+            clicks=max(outcome.results["clicks"], default=0),
+            conversions=max(outcome.results["conversions"], default=0),
+            ours=getattr(outcome.of_role("ours"), "name", ""),
+            sentences=summarise(outcome),
+            unfinished=[(name, failed.get(name, "not finished")) for name in names if name not in done],
+            facts=_list_facts(outcome),
+            command=_command(outcome.bench),
+            css=Markup("".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))),
+            tables=tables,
+            drawn=[(figure, drawing.draw_panels(figure)) for figure in figures],
+            glossary=terms_in("\n".join(texts)),
+        )
+    )
+    write_text(out / "report.html", page + "\n")
+    return [out / "report.html", *drawing.save(figures, out / "figures", kinds)]
 
 
 def open_bench(out: Path) -> Outcome:
@@ -63,48 +72,12 @@ def open_bench(out: Path) -> Outcome:
     return Outcome(out)
 
 
-def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
-    """The page of figures and tables; `content` is what else its template names."""
-    css = "".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))
-    texts = [text for figure in made for text in (figure.title, figure.caption, *map(say_what_is_drawn, figure.panels))]
-    texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
-    page = (
-        drawing.templates()
-        .get_template("page.html.j2")
-        .render(
-            content,
-            css=Markup(css),
-            tables=tables,
-            drawn=[_draw(figure) for figure in made],
-            glossary=terms_in("\n".join(texts)),
-        )
-    )
-    return page + "\n"
-
-
 def render_table(table: Table) -> Markup:
     """A table alone, as pages have it."""
     return drawing.write("show", table, file="table.html.j2")
 
 
-def _draw(figure: Figure) -> dict[str, Any]:
-    return {
-        "figure": figure,
-        "columns": min(figure.columns, len(figure.panels)),
-        "panels": drawing.draw_panels(figure),
-        "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
-    }
-
-
-def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
-    """Cells without a result, and why."""
-    path, done = outcome.out / "failed.json", set(outcome.results["cell"])
-    failed: dict[str, str] = read_json(path) if path.is_file() else {}
-    names = [f"{row['name']}~seed{seed}" for row in outcome.bench["rows"] for seed in outcome.bench["seeds"]]
-    return [(name, failed.get(name, "not finished")) for name in names if name not in done]
-
-
-def _facts(outcome: Outcome) -> dict[str, str]:
+def _list_facts(outcome: Outcome) -> dict[str, str]:
     bench = outcome.bench
     facts = {
         "fingerprint of the log": bench["fingerprint"],

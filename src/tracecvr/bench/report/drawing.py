@@ -1,27 +1,152 @@
 """Panels as SVG: lines over an axis, horizontal bars, and rows by columns of squares.
 
-`drawing.svg.j2` has their elements; here is where these go. `colours.css` has all colours, light and dark. A page has
-the style sheets; a drawing that stands alone has the light colours filled in, since programs other than browsers know
-no variables.
+`drawing.svg.j2` has their elements, `colours.css` all colours. A drawing that stands alone has the light ones filled
+in, since programs other than browsers know no variables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from math import ceil, isfinite, sqrt
+from itertools import accumulate
+from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_atomically
-from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, Panel, Series, say_what_is_drawn
+
+# Figures as data: what is drawn, and what is said of it.
+
+_DAY_STEPS = (*(n * HOUR / DAY for n in (1, 3, 6, 12)), 1, 2, 5, 7, 14, 30, 90, 365)
+
+
+@dataclass(frozen=True)
+class Axis:
+    label: str
+    days: bool = False
+    """Values are days of the log, not numbers."""
+    low: float | None = None
+    high: float | None = None
+    origin: int | None = None
+    """Of days alone: the Unix time of day 0. With it, days are shown as dates."""
+    digits: int = 4
+    """Of values; ticks have as many as their steps call for."""
+
+    def format_value(self, value: float, step: float | None = None) -> str:
+        """A value of the axis in words; for a tick, with the digits that steps call for."""
+        if self.days:
+            return self._day(value, step)
+        return f"{value:.{self.digits if step is None else max(0, -floor(log10(step) + 1e-9))}f}"
+
+    def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
+        """At most so many round values between two, with their texts."""
+        least = (high - low) / max(most, 1)
+        step = next((step for step in _DAY_STEPS if self.days and step >= least), _step(least))
+        values = [n * step for n in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+        return [(value, self.format_value(value + 0.0, step)) for value in values]
+
+    def _day(self, value: float, step: float | None) -> str:
+        """A date, or a day of the log where dates are unknown; a tick of whole days has no hour."""
+        if self.origin is None:
+            return f"{'' if step else 'day '}{round(value, 2):g}"
+        moment = datetime.fromtimestamp(self.origin + round(value * DAY), UTC)
+        if step is None:
+            return moment.strftime("%Y-%m-%d" if value == round(value) else "%Y-%m-%d %H:%M")
+        return f"{moment.day} {moment:%b}" + ("" if step >= 1 else f" {moment:%H:%M}")
+
+
+def _step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is no less.
+
+    >>> _step(0.03), _step(7)
+    (0.05, 10.0)
+    """
+    if least <= 0:
+        return 1.0
+    power = 10.0 ** floor(log10(least))
+    return next(step for times in (1, 2, 5, 10) if (step := times * power) >= least * (1 - 1e-9))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line. `style` is a number with a colour, a dash and a marker; 0 is ours, and those from 8 on are thinner."""
+
+    name: str
+    style: int
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    level: float | None = None
+    """A horizontal line that values are to be compared with; the axis reaches it."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure with its interval, if it has one; `sure` is drawn solid, others hollow."""
+
+    name: str
+    value: float
+    style: int | None = None
+    low: float | None = None
+    high: float | None = None
+    sure: bool = True
+    text: str = ""
+    """What stands beside it; by default the value."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars, one below the other. `base` is where they begin: zero, or the value that is right."""
+
+    title: str
+    axis: Axis
+    bars: tuple[Bar, ...]
+    base: float = 0.0
+
+
+Panel = Chart | Bars
+
+
+def say_what_is_drawn(panel: Panel) -> str:
+    """For somebody who cannot see it."""
+    about = f"{panel.y.label} by {panel.x.label}" if isinstance(panel, Chart) else panel.axis.label
+    return f"{panel.title or 'Figure'}: {about}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that belong together. `key` names its file and its place in the page."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    columns: int = 1
+    """Panels side by side on a wide screen."""
+
+    def legend(self) -> dict[str, int]:
+        """Series that a legend has to list, with their style: there is more than one in a panel."""
+        charts = [panel for panel in self.panels if isinstance(panel, Chart) and len(panel.series) > 1]
+        return {one.name: one.style for chart in charts for one in chart.series}
+
+
+# Templates and style sheets.
 
 
 @dataclass(frozen=True)
@@ -34,15 +159,12 @@ class Drawing:
     content: Markup
 
 
-# Templates and style sheets.
-
-
 @cache
 def templates() -> Environment:
     """The templates of pages and drawings."""
     loader = PackageLoader("tracecvr.bench.report", "")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["px"] = plain
+    made.filters["px"] = "{:.1f}".format
     made.globals["shorten"] = shorten
     return made
 
@@ -73,15 +195,6 @@ def fill_in(css: str) -> str:
 
 
 # Numbers and texts.
-
-
-def plain(value: float) -> str:
-    """A number of pixels, short, so that pages are small.
-
-    >>> plain(12.30), plain(-0.04)
-    ('12.3', '0')
-    """
-    return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def width_of(content: str) -> float:
@@ -131,9 +244,7 @@ def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[flo
 
 
 def draw(panel: Panel, width: float) -> Drawing:
-    if isinstance(panel, Chart):
-        return _draw_chart(panel, width)
-    return _draw_bars(panel, width) if isinstance(panel, Bars) else _draw_squares(panel, width)
+    return _draw_chart(panel, width) if isinstance(panel, Chart) else _draw_bars(panel, width)
 
 
 _ABOVE, _BELOW = 30.0, 40.0
@@ -145,7 +256,7 @@ _BETWEEN_MARKERS = 50.0
 
 def _draw_chart(chart: Chart, width: float) -> Drawing:
     shown = [one for one in chart.series if one.x]
-    height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
+    height = max(min(0.46 * width, 380.0), 250.0)
     levels = [] if chart.level is None else [chart.level]
     y_limits = limits(chart.y, [*levels, *(y for one in shown for y in one.y)])
     x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.0)
@@ -160,17 +271,13 @@ def _draw_chart(chart: Chart, width: float) -> Drawing:
 
 def _place_series(
     chart: Chart, one: Series, x: Scale, y: Scale
-) -> tuple[list[tuple[float, float]], list[tuple[float, float, float, str]]]:
-    """The points of a line, and its markers: where they are, their size and what they say."""
-    # What lies beyond the axis is drawn at its edge.
-    at = [(x(a), min(max(y(b), y.end), y.start)) for a, b in zip(one.x, one.y, strict=True)]
-    every = 1 if one.area else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
-    markers = []
-    for n in range((len(at) - 1) % every, len(at), every):
-        says = f"{one.name}, {chart.x.format_value(one.x[n])}: {chart.y.format_value(one.y[n])}"
-        size = 1.2 + (x.end - x.start) / 34 * sqrt(one.area[n]) if one.area else 3.0
-        markers.append((*at[n], size, says))
-    return at, markers
+) -> tuple[list[tuple[float, float]], list[tuple[float, float, str]]]:
+    """The points of a line, and its markers: where they are and what they say."""
+    values = list(zip(one.x, one.y, strict=True))
+    at = [(x(a), min(max(y(b), y.end), y.start)) for a, b in values]  # what lies beyond the axis is drawn at its edge
+    says = [f"{one.name}, {chart.x.format_value(a)}: {chart.y.format_value(b)}" for a, b in values]
+    every = ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
+    return at, [(*at[n], says[n]) for n in range((len(at) - 1) % every, len(at), every)]
 
 
 _ROW = 21.0
@@ -182,7 +289,7 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     values = [v for bar in panel.bars for v in (bar.value, bar.low, bar.high) if v is not None]
     low, high = min([panel.base, *values]), max([panel.base, *values])
     low, high = (low, high) if high > low else (panel.base, panel.base + 1.0)
-    said = [_say_value(panel, bar) for bar in panel.bars]
+    said = [bar.text or panel.axis.format_value(bar.value) for bar in panel.bars]
     room = max((width_of(text) + 16 for text in said), default=0.0)  # values stand in a column
     scale, top = Scale(panel.axis, low, high, left, width - room), 22.0
     foot, half = top + _ROW * len(panel.bars), width_of(panel.axis.label) / 2
@@ -193,53 +300,31 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     return Drawing(width, foot + 36.0, say_what_is_drawn(panel), content)
 
 
-def _say_value(panel: Bars, bar: Bar) -> str:
-    return bar.text or panel.axis.format_value(bar.value)
-
-
-_HIGH, _GAP = 20.0, 8.0
+_SQUARE, _SPACE = 20.0, 8.0
 """The height of a square, and the space beside a column of texts."""
-_ROOM = 33.0
+
+_DIGITS = 33.0
 """Pixels that a number takes; in smaller squares, only the tooltip has it."""
 
 
-def _draw_squares(panel: Heat, width: float) -> Drawing:
-    """Headings of columns are turned, so that squares can be small."""
-    names = _widest(*panel.names)
-    sides = [_widest(heading, *texts) for heading, texts in panel.beside]
-    left, slant = names + sum(sides), _widest(*panel.columns)
-    size = (width - left - 0.7 * slant) / max(len(panel.columns), 1)
-    top = 26.0 + 0.75 * slant
-    edges = [names + sum(sides[: n + 1]) - _GAP for n in range(len(sides))]
-    rows = [
-        (name, top + _HIGH * row, [(panel.columns[n], *_shade(panel, row, n)) for n in range(len(panel.columns))])
-        for row, name in enumerate(panel.names)
-    ]
-    foot = top + _HIGH * len(panel.names)
-    content = write("squares", panel, rows, names - _GAP, edges, left, top, foot, size, width, size >= _ROOM)
-    return Drawing(width, foot + 22.0, say_what_is_drawn(panel), content)
+def draw_squares(
+    label: str,
+    columns: Sequence[str],
+    beside: Mapping[str, Sequence[str]],
+    rows: Mapping[str, Sequence[tuple[str, str, str | None]]],
+) -> Drawing:
+    """Rows of squares by name, with columns of texts `beside` the names. Headings are turned, so that squares can be
+    small. A square: what it says, the same in few letters, and its opacity, None if it is marked as good."""
+    names, slant = (_widest(texts) for texts in (rows, columns))
+    edges = list(accumulate((_widest((heading, *texts)) for heading, texts in beside.items()), initial=names))
+    left, top = edges[-1], 26.0 + 0.75 * slant
+    size, foot = (WIDE - left - 0.7 * slant) / max(len(columns), 1), top + _SQUARE * len(rows)
+    content = write("squares", label, columns, beside, rows, edges, top, foot, size, _SQUARE, _SPACE, size >= _DIGITS)
+    return Drawing(WIDE, foot + 22.0, label, content)
 
 
-def _widest(*texts: str) -> float:
-    return max(map(width_of, texts), default=0.0) + _GAP
-
-
-def _shade(panel: Heat, row: int, column: int) -> tuple[str, str, str | None]:
-    """Of a square: its number in words and in few letters, and how dark it is; None if it is marked as good."""
-    value = panel.values[row][column]
-    strength = 0.0 if value is None else 0.65 * sqrt(min(max(value / panel.top, 0.0), 1.0))
-    return panel.axis.format_value(value), _abbreviate(value), None if panel.light[row][column] else f"{strength:.2f}"
-
-
-def _abbreviate(value: float | None) -> str:
-    """A number in few letters.
-
-    >>> _abbreviate(0.01234), _abbreviate(-0.002), _abbreviate(3.19), _abbreviate(None)
-    ('.0123', '-.0020', '3.19', 'n/a')
-    """
-    if value is None:
-        return "n/a"
-    return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
+def _widest(texts: Iterable[str]) -> float:
+    return max(map(width_of, texts), default=0.0) + _SPACE
 
 
 # A whole figure as a document of its own, and as files.
@@ -257,17 +342,17 @@ def draw_panels(figure: Figure) -> list[Drawing]:
     return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
 
 
-def write_document(figure: Figure) -> str:
-    """A figure as the text of an SVG file, with all that it needs: for notebooks and files."""
-    columns, top, parts = min(figure.columns, len(figure.panels)), _TITLE, []
-    drawings = draw_panels(figure)
+def write_document(figure: Figure, drawings: Sequence[Drawing] = ()) -> str:
+    """A figure as the text of an SVG file, with all that it needs; of its panels, unless other drawings are given."""
+    drawings = drawings or draw_panels(figure)
+    columns, top, parts = max(min(figure.columns, len(drawings)), 1), _TITLE, []
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
         parts += [(drawing, number * (drawing.width + GAP), top) for number, drawing in enumerate(row)]
         top += max(drawing.height for drawing in row) + GAP / 2
     entries, height = _place_legend(figure, top)
-    style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
-    css = Markup(fill_in(style + read_style_sheet("plot.css")))
+    own = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
+    css = Markup(fill_in(own + read_style_sheet("plot.css")))
     size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
     return str(write("document", figure, *size, _MARGIN, css, fill_in("var(--paper)"), parts, entries))
 
@@ -289,22 +374,19 @@ def _place_legend(figure: Figure, top: float) -> tuple[list[tuple[str, int, floa
 # every machine. The same figure gives the same bytes as SVG and PNG. As PDF it gives the same pages, but their objects
 # come in another order each time.
 
-KINDS = ("pdf", "png", "svg")
 _SCALE = 1.5
 """Pixels of a PNG for each pixel of the drawing."""
 
 
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
-    folder.mkdir(exist_ok=True)
-    return [save_one(figure, folder / f"{figure.key}.{kind}") for figure in figures for kind in kinds]
+    if kinds:
+        folder.mkdir(exist_ok=True)
+    return [save_document(write_document(one), folder / f"{one.key}.{kind}") for one in figures for kind in kinds]
 
 
-def save_one(figure: Figure, path: Path) -> Path:
-    """A figure as a file, of the kind that its name says."""
-    kind = path.suffix.removeprefix(".")
-    if kind not in KINDS:
-        raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
-    content = _convert(write_document(figure), kind)
+def save_document(document: str, path: Path) -> Path:
+    """A figure as a file of the kind that its name says: .svg, .png or .pdf."""
+    content = _convert(document, path.suffix.removeprefix("."))
     write_atomically(path, lambda draft: draft.write_bytes(content))
     return path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import log
 
@@ -10,54 +10,19 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
-from tracecvr.bench import stats
-from tracecvr.bench.forecasts import CLOSING, SIZES, read_row
+from tracecvr.bench import forecasts, stats
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
-from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
+from tracecvr.bench.report.drawing import Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.forecast.estimators import DEFAULT
+from tracecvr.forecast.forecast import LEVEL
 
 
 def make_figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
     if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: too many to look at
         return []
-    each = [over_time(outcome, metric) for metric in METRICS]
-    made = [draw_forecasts(outcome), compare(outcome), *each, _draw_reliability(outcome)]
+    made = [draw_forecast(outcome), compare(outcome), *(over_time(outcome, metric) for metric in METRICS)]
     return [figure for figure in made if figure is not None]
-
-
-def _draw_reliability(outcome: Outcome) -> Figure | None:
-    """One diagram for each of the best methods and the bounds, all seeds together."""
-    path = outcome.out / "reliability.parquet"
-    if not path.is_file():
-        return None
-    bins = pl.read_parquet(path)
-    diagrams = [(outcome.styles[line.name], line.name, *_pool_bins(bins, line)) for line in outcome.few]
-    top = min(1.0, 1.08 * max((value for _, _, x, y, _ in diagrams for value in (*x, *y)), default=1.0))
-    panels = []
-    for style, name, x, y, clicks in diagrams:
-        area = tuple(count / max(clicks, default=1) for count in clicks)
-        axes = (Axis("mean prediction", "percent", 0.0, top), Axis("share converted", "percent", 0.0, top))
-        panels.append(Chart(name, *axes, (Series(name, style, x, y, area),), diagonal=True))
-    caption = (
-        "The best methods and the bounds. Clicks in 15 equal bins of the served rate: mean "
-        "prediction and the share that converted. On the diagonal rates are right; below it they are too high. A "
-        "larger point has more clicks. Bins with less than 0.05 % of all clicks are not drawn."
-    )
-    return Figure("reliability", "Reliability", caption, tuple(panels), columns=4) if panels else None
-
-
-def _pool_bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
-    mine = bins.filter(pl.col("cell").is_in(line.cells["cell"].to_list()))
-    pooled = (
-        mine.with_columns(sum_p=pl.col("mean_prediction") * pl.col("clicks"))
-        .group_by("low")
-        .agg(pl.col("clicks", "conversions").sum(), pl.col("sum_p").sort().sum())
-        .sort("low")
-    )
-    kept = pooled.filter(pl.col("clicks") >= 5e-4 * pl.col("clicks").sum())
-    x = (kept["sum_p"] / kept["clicks"]).to_list()
-    return tuple(x), tuple((kept["conversions"] / kept["clicks"]).to_list()), tuple(kept["clicks"].to_list())
 
 
 # Paired differences.
@@ -65,8 +30,6 @@ def _pool_bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple
 
 def compare(outcome: Outcome) -> Figure | None:
     """Bars of paired differences: to the upper bound, else to the best other method; of a change, to its base."""
-    if outcome.suite["layout"] not in ("comparison", "changes"):
-        return None
     comparing = outcome.suite["layout"] == "comparison"
     bound = outcome.of_role("upper") if comparing else None
     metrics = sorted((m for m in outcome.metrics if m in ARROWS), key=lambda metric: metric != "nll")  # what decides
@@ -88,28 +51,22 @@ def compare(outcome: Outcome) -> Figure | None:
 
 
 def _compare(outcome: Outcome, bound: Line | None, metric: str) -> Bars:
-    bars = []
+    bars, comparing = [], outcome.suite["layout"] == "comparison"
     sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
     for line in outcome.lines:
-        other = _other(outcome, line, bound, metric)
+        other = bound if line is not bound else None
+        if bound is None:
+            other = outcome.best_other(line, metric) if comparing else outcome.base_of(line)
         gap = None if other is None else outcome.difference(line, other, metric, pooled=False)
         if gap is not None:
             low, high = sorted(sign * end for end in (gap.low, gap.high) if end is not None) or (None, None)
             value = sign * gap.mean
             bars.append(Bar(line.name, value, outcome.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
-    if outcome.suite["layout"] == "comparison":
-        bars.sort(key=lambda bar: bar.value or 0.0)
+    if comparing:
+        bars.sort(key=lambda bar: bar.value)
     other_name = bound.name if bound else "the other row"
     axis = Axis(f"{NAMES[metric]} {'below' if sign < 0 else 'above'} that of {other_name}")
     return Bars(NAMES[metric], axis, tuple(bars))
-
-
-def _other(outcome: Outcome, line: Line, bound: Line | None, metric: str) -> Line | None:
-    if outcome.suite["layout"] != "comparison":
-        return outcome.base_of(line)
-    if bound is not None:
-        return None if line is bound else bound
-    return outcome.best_other(line, metric)
 
 
 def _pcoc_bars(outcome: Outcome) -> list[Bars]:
@@ -126,42 +83,24 @@ def _pcoc_bars(outcome: Outcome) -> list[Bars]:
 # Forecasts.
 
 
-_STYLES = {DEFAULT: 0, "final": 1, "bf": 2, "model": 3, "projected": 4, "ladder": 5, "low": 6, "high": 7, "so_far": 8}
-"""A name looks the same in every panel."""
-_SHOWN = (DEFAULT, "bf", "model", "ladder", "projected")
-_LINES = {DEFAULT: DEFAULT, "low": "lower end", "high": "upper end", "projected": "projected", "so_far": "so far"}
+_LINES = (DEFAULT, "final", "low", "high", "projected", "so_far")
 
 
-def draw_forecasts(outcome: Outcome) -> Figure | None:
-    """Of the first row."""
-    line = outcome.lines[0]
-    frame, day = read_row(outcome, line), read_row(outcome, line, CLOSING)
-    if frame is None or day is None:
+def draw_forecast(outcome: Outcome) -> Figure | None:
+    """How the forecast of one day closes in on the truth: of the first row."""
+    frame = forecasts.read_row(outcome, outcome.lines[0], forecasts.ONE_DAY)
+    if not len(frame):
         return None
-    panels = [_errors(frame.filter(size=size).drop_nulls("error"), size) for size in SIZES] + [_closing(day)]
-    caption = (
-        f"{line.name}. Error: what forecasts of cells are off, summed, over final conversions. Last, "
-        "one day of the largest segment, with the 90% interval as it was forecast at each age, and what it came to."
-    )
-    return Figure("forecast", "Forecasts by age of the day", caption, tuple(panels), columns=2)
-
-
-def _errors(frame: pl.DataFrame, size: str) -> Chart:
-    means = frame.group_by("estimator", "age_days").agg(pl.col("error").mean()).sort("age_days")
-    series = []
-    for name in _SHOWN:
-        mine = means.filter(estimator=name)
-        series.append(Series(name, _STYLES[name], tuple(mine["age_days"]), tuple(mine["error"])))
-    return Chart(f"error, cells of {size}", Axis("age in days", "count"), Axis("error", low=0.0), tuple(series))
-
-
-def _closing(frame: pl.DataFrame) -> Chart:
-    one = frame.filter(pl.col("cell") == frame["cell"][0]).sort("age_days")
-    x = tuple(one["age_days"].to_list())
-    lines = _LINES | {"final": "final"}
-    series = [Series(words, _STYLES[name], x, tuple(one[name])) for name, words in lines.items()]
+    one = frame.filter(cell=frame["cell"][0]).sort("age_days")
+    ages = tuple(one["age_days"])
+    series = [Series(name.replace("_", " "), n, ages, tuple(one[name])) for n, name in enumerate(_LINES)]
+    axes = Axis("age in days", digits=0), Axis("conversions", digits=1)
     title = f"conversions of one day ({one['final'][0]:,.0f} in the end)"
-    return Chart(title, Axis("age in days", "count"), Axis("conversions", "count"), tuple(series))
+    caption = (
+        f"{outcome.lines[0].name}. One day of the largest segment: what was forecast at each age with its {LEVEL:.0%} "
+        "interval (low, high), and what it came to (final)."
+    )
+    return Figure("forecast", "Forecasts of one day", caption, (Chart(title, *axes, tuple(series)),))
 
 
 # Metrics over time, each point from the clicks of its own day, so that drift is visible.
@@ -170,25 +109,24 @@ def _closing(frame: pl.DataFrame) -> Chart:
 METRICS = ("auc", "nll", "pcoc")
 _MOST_POINTS = 45
 _BUCKETS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
-_FEWEST = 0.05
-"""Share of a usual day's clicks that a point has at least: the luck of a few would set the scale for all others."""
+_FEWEST = 0.25
+"""Share of a busy day's clicks that a point has at least: the luck of a few would set the scale for all others."""
 _FURTHEST = 2.5
 """PCOC beyond this, or below its inverse, is drawn at the edge: one bad method would hide all others."""
 
-Curves = list[tuple[str, dict[float, float]]]
+Curves = dict[str, dict[float, float]]
 """Of each row, day of the log to value."""
 
 
 def over_time(outcome: Outcome, metric: str) -> Figure | None:
-    """A metric of all methods by day, and how far each is from one of them; PCOC around 1."""
+    """A metric of the best methods and the bounds by day, and how far each is from one of them; PCOC around 1."""
     frames = _read_intervals(outcome, metric)
     if not frames:
         return None
-    width, name = _choose_bucket([frame for _, frame in frames]), NAMES[metric]
-    curves = [(line, by_day(frame, metric, width)) for line, frame in frames]
-    days = day_axis(outcome.bench.get("log", {}).get("origin"))
-    charts = [_chart(metric, name, days, curves, outcome.styles)]
-    base = next((own for line, own in curves if outcome.reference and line == outcome.reference.name), None)
+    width, name = _choose_bucket(frames.values()), NAMES[metric]
+    curves = {line: by_day(frame, metric, width) for line, frame in frames.items()}
+    origin = outcome.bench.get("log", {}).get("origin")
+    charts = [_chart(metric, name, origin, curves, outcome.styles)]
     caption = f"Each point is one {_say_width(width)} of the stream"
     caption += ", the mean over seeds. " if len(outcome.bench["seeds"]) > 1 else ". "
     if metric == "pcoc":
@@ -196,40 +134,35 @@ def over_time(outcome: Outcome, metric: str) -> Figure | None:
         caption += f"Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
     else:
         caption += f"Intervals are weighted by clicks. {'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
-    if metric != "pcoc" and outcome.reference is not None and base is not None and len(curves) > 1:
-        gaps = [
-            (line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in curves if own is not base
-        ]
-        title = f"{name} minus that of {outcome.reference.name}"
-        charts.append(replace(_chart(metric, title, days, gaps, outcome.styles), level=0.0))
+    base = None if outcome.reference is None else outcome.reference.name
+    if metric != "pcoc" and base in curves and len(curves) > 1:
+        gaps = {
+            line: {x: y - curves[base][x] for x, y in own.items() if x in curves[base]}
+            for line, own in curves.items()
+            if line != base
+        }
+        charts.append(replace(_chart(metric, f"{name} minus that of {base}", origin, gaps, outcome.styles), level=0.0))
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
-    shown = {line.name for line in outcome.few}
-    few = tuple(replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
-    all_rows = tuple(charts) if len(shown) < len(outcome.lines) else ()
-    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=all_rows)
+    return Figure(f"{metric}-over-time", f"{name} over time", caption, tuple(charts))
 
 
 def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = None) -> Figure:
     """AUC, NLL and PCOC of single runs by day. `intervals`: the content of `intervals.parquet` by name of the run."""
     frames = {name: frame.with_columns(seed=pl.lit(0)) for name, frame in intervals.items()}
-    width, styles = _choose_bucket(list(frames.values())), {name: number for number, name in enumerate(frames)}
+    width, styles = _choose_bucket(frames.values()), {name: number for number, name in enumerate(frames)}
     panels = []
     for metric in METRICS:
-        curves = [(name, by_day(frame, metric, width)) for name, frame in frames.items()]
-        panels.append(_chart(metric, NAMES[metric], day_axis(origin), curves, styles))
+        curves = {name: by_day(frame, metric, width) for name, frame in frames.items()}
+        panels.append(_chart(metric, NAMES[metric], origin, curves, styles))
     caption = (
         f"Each point is one {_say_width(width)} of the stream. PCOC: predicted over observed conversions; 1 is right."
     )
     return Figure("over-time", "Metrics over time", caption, tuple(panels), columns=3)
 
 
-def day_axis(origin: int | None) -> Axis:
-    """Time, in days of the log: as dates if the log has a calendar."""
-    return Axis("day of the log" if origin is None else "date (UTC)", "day", origin=origin)
-
-
-def _chart(metric: str, title: str, days: Axis, curves: Curves, styles: Mapping[str, int]) -> Chart:
-    series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves)
+def _chart(metric: str, title: str, origin: int | None, curves: Curves, styles: Mapping[str, int]) -> Chart:
+    days = Axis("day of the log" if origin is None else "date (UTC)", days=True, origin=origin)
+    series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves.items())
     if metric != "pcoc":
         return Chart(title, days, Axis(title), series)
     values = [y for one in series for y in one.y]
@@ -242,17 +175,17 @@ def _say_width(width: int) -> str:
     return "day" if width == DAY else f"period of {duration(width)}"
 
 
-def _read_intervals(outcome: Outcome, metric: str) -> list[tuple[str, pl.DataFrame]]:
-    """Intervals of all seeds of each row; without rows whose cells were not kept."""
-    frames = []
-    for line in outcome.lines:
+def _read_intervals(outcome: Outcome, metric: str) -> dict[str, pl.DataFrame]:
+    """Intervals of all seeds of each row that is drawn; without rows whose cells were not kept."""
+    frames = {}
+    for line in outcome.few:
         seeds = [frame for seed in line.cells["seed"] if (frame := outcome.intervals(line, seed)) is not None]
         if seeds and all(metric in frame.columns for frame in seeds):
-            frames.append((line.name, pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])))
+            frames[line.name] = pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])
     return frames
 
 
-def _choose_bucket(frames: Sequence[pl.DataFrame]) -> int:
+def _choose_bucket(frames: Iterable[pl.DataFrame]) -> int:
     """How much of the stream makes a point: a day, or less of a short stream, or more of a long one."""
     starts = pl.concat([frame["start"] for frame in frames])
     span = max(starts) - min(starts)
@@ -261,8 +194,8 @@ def _choose_bucket(frames: Sequence[pl.DataFrame]) -> int:
 
 
 def by_day(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
-    """Mean over seeds of the metric by day of the log. A first or last day that is only partly in the stream is left
-    out, and so is a day with hardly any clicks."""
+    """Mean over seeds of the metric by day of the log. Days with few clicks are left out, such as a first or last day
+    of which most is not in the stream."""
     clicks, conversions = pl.col("clicks").sum(), pl.col("conversions").sum()
     if metric == "pcoc":  # undefined where nothing converted; ECE is the mean prediction there
         none = pl.col("ece") * pl.col("clicks")
@@ -273,19 +206,6 @@ def by_day(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
         value = (pl.col(metric) * pl.col("clicks")).sum() / clicks
     at = pl.col("start") // width * width / DAY
     by_seed = frame.group_by("seed", at=at).agg(value=value, clicks=clicks).drop_nulls("value")
-    enough = by_seed.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
-    days = enough.group_by("at").agg(pl.col("value").sort().mean(), pl.col("clicks").mean()).sort("at")
-    whole = days[_leave_out_partial_ends(days["clicks"].to_list())]
-    return {float(day): float(mean) for day, mean in whole.select("at", "value").iter_rows()}
-
-
-def _leave_out_partial_ends(clicks: Sequence[float]) -> slice:
-    """The days that are whole, by their clicks: the first or last is partial if it has less than half of the usual.
-
-    >>> [10, 11, 9, 12, 1][_leave_out_partial_ends([10, 11, 9, 12, 1])]
-    [10, 11, 9, 12]
-    """
-    if len(clicks) < 3:
-        return slice(0, len(clicks))
-    usual = sorted(clicks)[len(clicks) // 2]
-    return slice(int(clicks[0] < usual / 2), len(clicks) - int(clicks[-1] < usual / 2))
+    enough = by_seed.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").quantile(0.75))
+    days = enough.group_by("at").agg(pl.col("value").sort().mean()).sort("at")
+    return {float(day): float(mean) for day, mean in days.iter_rows()}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome, column_of, losers
-from tracecvr.bench.regret import load_findings
 from tracecvr.bench.text_tables import say_p
 
 _LESS = 0.8
@@ -44,7 +43,7 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
             "judged. Run it with three seeds or more to know."
         )
         caveats.append(Sentence("fact", one_seed))
-    if period := outcome.bench.get("tuning", {}).get("period"):
+    if period := outcome.bench.get("tuned_on"):
         tuned = (
             f"Settings were chosen for each method on {log_day(period['start'])} to {log_day(period['until'])} of "
             f"the log; judged are {outcome.period or 'later clicks'}, with other seeds."
@@ -66,7 +65,7 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
     used = best
     if second is not None and gap is not None and not gap.clear and second.seconds < _LESS * best.seconds:
         used = second  # as good, and cheaper
-    made = [_choice(best, second, used, gap, metric), _calibration(used), _cost(outcome, used), _elsewhere(outcome)]
+    made = [_choice(best, second, used, gap, metric), _calibration(used), _cost(outcome, used)]
     return [one for one in made if one is not None]
 
 
@@ -108,19 +107,4 @@ def _cost(outcome: Outcome, used: Line) -> Sentence | None:
     if times := sorted(line.seconds for line in outcome.fair if line is not used):
         shortest_and_longest = dict.fromkeys(map(duration, (times[0], times[-1])))  # once, if they read the same
         text += f"; the others take {' to '.join(shortest_and_longest)}"
-    return Sentence("fact", f"{text}.")
-
-
-def _elsewhere(outcome: Outcome) -> Sentence | None:
-    """Which of the methods is safest on other logs, for a reader who has to take one."""
-    findings, ranked = load_findings(), outcome.rank("nll", pooled=True)
-    known = {line.facts["method"]: findings.methods.get(line.facts["method"]) for line in ranked}
-    judged = [one for one in known.values() if one is not None and one.worst is not None]
-    if len(judged) < 2:
-        return None
-    safest, best = min(judged, key=lambda one: one.worst or 0.0), known[ranked[0].facts["method"]]
-    text = f"On other logs: of these methods, {safest.label} has the smallest worst regret over the gauntlet's "
-    text += f"{len(findings.logs)} logs, {safest.worst:.4f} in NLL (on {safest.worst_log})"
-    if best in judged and best is not None and best is not safest:
-        text += f"; {best.label}, the best here, has {best.worst:.4f} (on {best.worst_log})"
     return Sentence("fact", f"{text}.")
