@@ -81,13 +81,13 @@ def test_full_histories_at_each_age_are_not_protected_from_a_wrong_law(law: tupl
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("options", [{"at_once": True}, {"merge": True}, {"at_once": True, "merge": False}])
+@pytest.mark.parametrize("options", [{"merge": True}, {"merge": False}])
 def test_the_root_is_the_rate_in_every_form(law: tuple[float, ...], options: dict[str, Any]) -> None:
     engine = engine_with(law, **options)
     assert root(engine, CELL.events(engine)) == pytest.approx(0.2, abs=2e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"at_once": True}, {"merge": False}])
+@pytest.mark.parametrize("options", [{}, {"merge": False}])
 def test_with_both_free_the_root_is_the_true_rate_and_law(options: dict[str, bool]) -> None:
     engine = CELL.engine(Subject("telescoped"), ages=ENDS, added_noise=0.0, **options)
     assert root(engine, CELL.events(engine)) == pytest.approx(0.2, abs=2e-4)
@@ -156,7 +156,7 @@ def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
         late_known_ts=seen[order],
         late_arrival_ts=came[order],
     )
-    options = {"ages": ages, "added_noise": 0.0, "at_once": draw(st.booleans()), "merge": draw(st.booleans())}
+    options = {"ages": ages, "added_noise": 0.0, "merge": draw(st.booleans())}
     return table, options, draw(st.integers(0, 2**31))
 
 
@@ -248,11 +248,11 @@ def log_likelihood_of_end(table: ClickTable, row: int, ages: tuple[int, ...], se
 
 
 def refunded_before_the_split() -> tuple[ClickTable, dict[str, Any], int]:
-    """A click that converts at once and is refunded after 6 s. Conversions are shown at once, refunds at a look."""
+    """A click that converts at once and is refunded after 6 s, between two looks."""
     schema = replace(CELL.schema, horizons=(D_MAX,), d_max=D_MAX)
-    zero, shown_at_once = np.zeros(1, np.int64), {"ages": (), "added_noise": 0.0, "at_once": True, "merge": False}
+    zero, options = np.zeros(1, np.int64), {"ages": (), "added_noise": 0.0, "merge": False}
     click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero + 6)
-    return click, shown_at_once, 0
+    return click, options, 0
 
 
 @settings(deadline=None, max_examples=60)

@@ -64,7 +64,7 @@ class Method(Part):
     """What it is in a comparison: a `method`, or the `lower`, `zero` or `upper` reference."""
 
     backbone: str = option(
-        "blend", "net of the served model, by name: blend, wide_deep, mlp, dcn_v2, deepfm or one of an entry point"
+        "blend", "net of the served model, by name: blend, wide_deep, mlp, dcn_v2 or one of an entry point"
     )
     hidden: tuple[int, ...] = option((256, 256, 128), "hidden layer sizes", low=1)
     embedding_dim: int | None = option(None, "embedding size; the dataset's by default", low=1)
