@@ -152,7 +152,7 @@ def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
         click_id=np.arange(clicks),
         action_ts=action_ts[order],
         schema=schema,
-        refund_ts=undone[order],
+        refund_ts=undone[order, None],
         late_known_ts=seen[order],
         late_arrival_ts=came[order],
     )
@@ -251,7 +251,7 @@ def refunded_before_the_split() -> tuple[ClickTable, dict[str, Any], int]:
     """A click that converts at once and is refunded after 6 s, between two looks."""
     schema = replace(CELL.schema, horizons=(D_MAX,), d_max=D_MAX)
     zero, options = np.zeros(1, np.int64), {"ages": (), "added_noise": 0.0, "merge": False}
-    click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero + 6)
+    click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero[:, None] + 6)
     return click, options, 0
 
 
