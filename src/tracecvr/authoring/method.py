@@ -190,14 +190,7 @@ class Method(Part):
 
 @dataclass
 class Windowed(Method):
-    """A method with one observation window, `self.wait` seconds long.
-
-    Examples
-    --------
-    >>> from tracecvr.methods.vanilla import Vanilla
-    >>> Vanilla(window=3600).wait
-    3600
-    """
+    """A method with one observation window, `self.wait` seconds long."""
 
     default_window: ClassVar[int] = HOUR
     window: Seconds | None = option(None, "observation window; by default the dataset's, else the method's", low=0)
@@ -215,14 +208,7 @@ class Windowed(Method):
 
 @dataclass
 class MultiWindow(Method):
-    """A method with several observation windows, `self.spans`. The last one ends with d_max.
-
-    Examples
-    --------
-    >>> from tracecvr.methods.ftp import FTP
-    >>> FTP(windows=(3600, 86400)).spans
-    (3600, 86400)
-    """
+    """A method with several observation windows, `self.spans`. The last one ends with d_max."""
 
     default_windows: ClassVar[tuple[int, ...]] = (DAY, 7 * DAY, 14 * DAY, 21 * DAY, 30 * DAY)
     windows: tuple[Seconds, ...] | None = option(

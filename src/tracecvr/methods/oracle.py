@@ -14,11 +14,7 @@ from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 @dataclass
 class Oracle(Method):
-    """Trains on every click at once, with its final label. No live system can do this, so it is the upper reference.
-
-    >>> Oracle().schedule()
-    (After(seconds=0, seen=None),)
-    """
+    """Trains on every click at once, with its final label. No live system can do this, so it is the upper reference."""
 
     name = "oracle"
     title = "Oracle"

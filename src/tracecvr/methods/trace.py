@@ -36,9 +36,6 @@ class Trace(TrajectoryAware):
 
     `telescoped=true` keeps nets and evidence, but each showing teaches only the change of the posterior since the one
     before, and the last one the outcome. Over the life of a click this adds up to y - p: every click counts once.
-
-    >>> Trace(lam=0.2).plugins()[0].weight
-    0.2
     """
 
     name = "trace"

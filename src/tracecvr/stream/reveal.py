@@ -31,11 +31,6 @@ class After:
         How long after the click.
     seen
         True: only if the conversion is known by then. False: only if it is not. None: in both cases.
-
-    Examples
-    --------
-    >>> After(3600, seen=False)
-    After(seconds=3600, seen=False)
     """
 
     seconds: int
