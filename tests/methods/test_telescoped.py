@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.metrics import probability
 from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject
 from tracecvr.data.table import NEVER, ClickTable
@@ -554,9 +555,9 @@ def test_the_posterior_of_an_open_click_is_bayes_rule() -> None:
         next(engine.method.nets["main"].parameters()).fill_(float(np.log(0.2 / 0.8)))
     for elapsed, expected in ((HOUR - 1, 0.2), (HOUR, 0.1 / 0.9), (DAY, 0.04 / 0.84), (2 * DAY - 1, 0.04 / 0.84)):
         events = CELL.source().known_at(elapsed, 0, 1)
-        posterior = engine.posterior(events)
+        posterior = probability(engine.posterior(events))
         assert posterior[-1] == pytest.approx(expected, rel=1e-4)
-    mature = engine.posterior(CELL.source().known_at(3 * DAY, 0, 1))
+    mature = probability(engine.posterior(CELL.source().known_at(3 * DAY, 0, 1)))
     assert mature[0] > 1 - 1e-6
     assert mature[-1] < 1e-6
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,28 +39,9 @@ class Clicks:
         return len(self.row)
 
 
-class Source(Protocol):
-    """A log as the engine sees it: a prepared table here, a live event log in the online service."""
-
-    @property
-    def schema(self) -> Schema: ...
-
-    def clicks(self, start: int, end: int) -> Clicks:
-        """Clicks that became known in [start, end): as a rule, that happened in it. Their rows are consecutive."""
-        ...
-
-    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
-        """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
-        ...
-
-    def history(self, end: int, labels: str, start: int = 0) -> History:
-        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
-        ...
-
-
 class TableSource:
-    """A prepared table as a source. `first_row` is what its first row is called outside: not 0 if rows before it have
-    been dropped."""
+    """A log as the engine sees it: a prepared table here, a live ledger in the online service. `first_row` is what the
+    first row of the table is called outside: not 0 if rows before it have been dropped."""
 
     first_row = 0
     outages: Outages = ()
@@ -78,11 +58,13 @@ class TableSource:
         return self.table.schema
 
     def clicks(self, start: int, end: int) -> Clicks:
+        """Clicks that became known in [start, end): as a rule, that happened in it. Their rows are consecutive."""
         first, last = self.table.rows_between(start, end)
         x = torch.as_tensor(np.array(self.table.x[first:last]))
         return Clicks(np.arange(first, last, dtype=np.int64) + self.first_row, x)
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
         fired = [self._fire(trigger, start, end) for trigger in schedule]
         row = np.concatenate([f[0] for f in fired]) if fired else np.empty(0, np.int64)
         clock = np.concatenate([f[1] for f in fired]) if fired else np.empty(0, np.int64)
@@ -105,6 +87,7 @@ class TableSource:
         return self._reveal(row, np.full(len(row), clock, dtype=np.int64))
 
     def history(self, end: int, labels: str, start: int = 0) -> History:
+        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
         first, last = self.table.rows_between(start, end)
         history = History(self, np.arange(first, last, dtype=np.int64), end, censored=labels == "censored")
         if not self.outages:
