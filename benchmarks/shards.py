@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from tracecvr.data.encoder import Encoder
-from tracecvr.data.table import ClickTable, Ints, Schema
+from tracecvr.data.table import ClickTable, Ints
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Reader
 from tracecvr.online.log.times import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
-from tracecvr.stream.source import Clicks, History, TableSource
+from tracecvr.stream.source import Clicks, TableSource
 
 
 def shard_of(click: Ints | int, shards: int) -> Any:
@@ -31,11 +31,13 @@ def shard_of(click: Ints | int, shards: int) -> Any:
     return click % shards
 
 
-class Shards:
-    """A `Source` made of shards. Rows are numbered as in one ledger: by when clicks became known, their time and id."""
+class Shards(TableSource):
+    """A source made of shards. Rows are numbered as in one ledger: by when clicks became known, their time and id.
+    Warm-up comes from the log that the shards started from."""
 
     def __init__(self, room: Path, base: ClickTable, encoder: Encoder, grid: Grid, memory: int, shards: int) -> None:
-        self.base, self.grid, self.done = TableSource(base), grid, 0
+        super().__init__(base)
+        self.grid, self.done = grid, 0
         self.reader = Reader(base.schema, encoder)
         # A clock far ahead of the log: no event of a log that is being replayed is dated in the future.
         self.logs = [EventLog(room / f"{n}.db", grid, lambda: 4e9) for n in range(shards)]
@@ -49,10 +51,6 @@ class Shards:
         self._rows = int(np.searchsorted(base.arrival_ts, grid.split))
         for n, ledger in enumerate(self.ledgers):
             self._row[n] = self._row[n][: ledger.rows]
-
-    @property
-    def schema(self) -> Schema:
-        return self.base.schema
 
     def send(self, events: Sequence[dict[str, Any]]) -> None:
         """Route events to their shards."""
@@ -97,10 +95,6 @@ class Shards:
         fire = merged.arrival + merged.elapsed  # of clicks that came in time, and of events that are no repetition
         order = np.lexsort((merged.trigger.numpy(), merged.row.numpy(), fire.numpy()))
         return merged.take(torch.from_numpy(order))
-
-    def history(self, end: int, labels: str, start: int = 0) -> History:
-        """Warm-up comes from the log that the shards started from."""
-        return self.base.history(end, labels, start)
 
 
 def _part(table: ClickTable, rows: Ints) -> ClickTable:

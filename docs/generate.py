@@ -80,7 +80,6 @@ def page(cls: type, counts: str) -> str:
     """One method, whole."""
     method = bound(cls)
     entry = GALLERY["method"][method.name]
-    text, _, example = (inspect.getdoc(cls) or "").partition("\n>>>")
     file = Path(inspect.getfile(cls))
     events = [f"{i + 1}. {event(t)}" for i, t in enumerate(method.schedule())] or ["never"]
     rows = [
@@ -95,7 +94,7 @@ def page(cls: type, counts: str) -> str:
         [
             f"# {method.name}",
             "",
-            text.strip(),
+            inspect.getdoc(cls) or "",
             "",
             "## Loss",
             "",
@@ -127,10 +126,6 @@ def page(cls: type, counts: str) -> str:
             *options,
             "",
             "The options that all methods share are listed in [the overview](README.md).",
-            "",
-            "## Example",
-            "",
-            f"```\n>>>{example}\n```",
             "",
         ]
     )

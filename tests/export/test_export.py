@@ -160,7 +160,7 @@ def _stand_in(schema: Schema) -> Encoder:
     return Encoder(tuple(Modulo(f.name, f.size, f.table, f.one_hot) for f in schema.features))
 
 
-@pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2", "deepfm"])
+@pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2"])
 def test_every_backbone_is_exported(backbone: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
     Model(engine, ENCODER, {}).export(tmp_path / "out")

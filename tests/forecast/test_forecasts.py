@@ -295,7 +295,7 @@ def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
 def test_a_tally_that_grows_by_intervals_is_the_count_of_the_log() -> None:
     late = np.where(np.arange(len(TABLE)) % 7 == 0, TABLE.click_ts + 30 * HOUR, TABLE.click_ts)
     refund = np.where(np.arange(len(TABLE)) % 3 == 0, TABLE.action_ts[:, 0], NEVER)
-    table = replace(TABLE, late_arrival_ts=late, refund_ts=np.where(refund == NEVER, NEVER, refund + HOUR))
+    table = replace(TABLE, late_arrival_ts=late, refund_ts=np.where(refund == NEVER, NEVER, refund + HOUR)[:, None])
     outcomes, tally = outcomes_of(table, SEGMENT, SERVED), Tally(table.schema.d_max)
     for end in range(6 * HOUR, 5 * DAY + 1, 6 * HOUR):
         records = records_of(outcomes, end - 6 * HOUR, end)

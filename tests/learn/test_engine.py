@@ -13,7 +13,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.base.metrics import probability
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.learn.engine import Engine
@@ -127,14 +126,13 @@ def test_posteriors_lag_as_scores_do() -> None:
     engine, source = warmed(publish_lag=2)
     engine.tick(source, *PLAN.bounds(0))
     fresh = source.known_at(4 * DAY, 3 * DAY, 4 * DAY)
-    assert np.array_equal(engine.posterior(fresh), probability(engine.score(fresh.x)).astype(np.float32))
+    assert np.array_equal(engine.posterior(fresh), engine.score(fresh.x))
 
 
 def test_the_options_in_force_are_known() -> None:
     engine, _ = warmed("trace")
     options = engine.resolve_options()
     assert options["method"]["horizons"] == list(TABLE.schema.horizons)
-    assert options["method"]["entropy"] == "pay"
     assert options["completer"]["hidden"] == [128, 128]
     assert warmed("vanilla")[0].resolve_options()["method"]["window"] == HOUR
 

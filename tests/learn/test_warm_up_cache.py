@@ -103,7 +103,7 @@ def test_variants_share_the_served_net_and_plugins_of_the_same_options(tmp_path:
         (small("trace", weight_decay=0.0), 1, 3),
         (small("trace", warm_epochs=2), 1, 2),
         (small("trace", horizons=(60, 3600, 7200, 86400, 172800)), 1, 2),
-        (small("trace", completer_hidden=(8,)), 1, 2),
+        (small("trace", reading="paper"), 1, 2),
     ],
 )
 def test_what_differs_is_trained_anew(tmp_path: Path, other: Method, seed: int, trained: int) -> None:

@@ -25,7 +25,7 @@ from tracecvr.methods.fnw import FNW
 from tracecvr.methods.ulc import ULC
 from tracecvr.runs.replay import replay
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
-from tracecvr.stream.source import TableHistory, TableSource
+from tracecvr.stream.source import History, TableSource
 from truth import Truth
 
 METHODS = ("fnw", "fnc", "fsiw", "ulc")
@@ -292,7 +292,7 @@ class Asked(TableSource):
         super().__init__(table)
         self.histories: list[tuple[int, int, str]] = []
 
-    def history(self, end: int, labels: str, start: int = 0) -> TableHistory:
+    def history(self, end: int, labels: str, start: int = 0) -> History:
         self.histories.append((start, end, labels))
         return super().history(end, labels, start)
 

@@ -58,7 +58,7 @@ def clicks(
         action_ts=_after(click_ts, delays)[:, None],
         schema=CELL.schema,
         late_known_ts=None if known is None else _after(click_ts, known)[:, None],
-        refund_ts=None if refunds is None else _after(click_ts, refunds),
+        refund_ts=None if refunds is None else _after(click_ts, refunds)[:, None],
     )
     return TableSource(table)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.metrics import probability
 from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject
 from tracecvr.data.table import NEVER, ClickTable
@@ -81,13 +82,13 @@ def test_full_histories_at_each_age_are_not_protected_from_a_wrong_law(law: tupl
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("options", [{"at_once": True}, {"merge": True}, {"at_once": True, "merge": False}])
+@pytest.mark.parametrize("options", [{"merge": True}, {"merge": False}])
 def test_the_root_is_the_rate_in_every_form(law: tuple[float, ...], options: dict[str, Any]) -> None:
     engine = engine_with(law, **options)
     assert root(engine, CELL.events(engine)) == pytest.approx(0.2, abs=2e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"at_once": True}, {"merge": False}])
+@pytest.mark.parametrize("options", [{}, {"merge": False}])
 def test_with_both_free_the_root_is_the_true_rate_and_law(options: dict[str, bool]) -> None:
     engine = CELL.engine(Subject("telescoped"), ages=ENDS, added_noise=0.0, **options)
     assert root(engine, CELL.events(engine)) == pytest.approx(0.2, abs=2e-4)
@@ -152,11 +153,11 @@ def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
         click_id=np.arange(clicks),
         action_ts=action_ts[order],
         schema=schema,
-        refund_ts=undone[order],
+        refund_ts=undone[order, None],
         late_known_ts=seen[order],
         late_arrival_ts=came[order],
     )
-    options = {"ages": ages, "added_noise": 0.0, "at_once": draw(st.booleans()), "merge": draw(st.booleans())}
+    options = {"ages": ages, "added_noise": 0.0, "merge": draw(st.booleans())}
     return table, options, draw(st.integers(0, 2**31))
 
 
@@ -248,11 +249,11 @@ def log_likelihood_of_end(table: ClickTable, row: int, ages: tuple[int, ...], se
 
 
 def refunded_before_the_split() -> tuple[ClickTable, dict[str, Any], int]:
-    """A click that converts at once and is refunded after 6 s. Conversions are shown at once, refunds at a look."""
+    """A click that converts at once and is refunded after 6 s, between two looks."""
     schema = replace(CELL.schema, horizons=(D_MAX,), d_max=D_MAX)
-    zero, shown_at_once = np.zeros(1, np.int64), {"ages": (), "added_noise": 0.0, "at_once": True, "merge": False}
-    click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero + 6)
-    return click, shown_at_once, 0
+    zero, options = np.zeros(1, np.int64), {"ages": (), "added_noise": 0.0, "merge": False}
+    click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero[:, None] + 6)
+    return click, options, 0
 
 
 @settings(deadline=None, max_examples=60)
@@ -554,9 +555,9 @@ def test_the_posterior_of_an_open_click_is_bayes_rule() -> None:
         next(engine.method.nets["main"].parameters()).fill_(float(np.log(0.2 / 0.8)))
     for elapsed, expected in ((HOUR - 1, 0.2), (HOUR, 0.1 / 0.9), (DAY, 0.04 / 0.84), (2 * DAY - 1, 0.04 / 0.84)):
         events = CELL.source().known_at(elapsed, 0, 1)
-        posterior = engine.posterior(events)
+        posterior = probability(engine.posterior(events))
         assert posterior[-1] == pytest.approx(expected, rel=1e-4)
-    mature = engine.posterior(CELL.source().known_at(3 * DAY, 0, 1))
+    mature = probability(engine.posterior(CELL.source().known_at(3 * DAY, 0, 1)))
     assert mature[0] > 1 - 1e-6
     assert mature[-1] < 1e-6
 

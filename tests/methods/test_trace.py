@@ -15,6 +15,7 @@ from torch import Tensor
 from tracecvr.authoring.losses import cross_entropy
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
+from tracecvr.base.metrics import probability
 from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER
@@ -313,6 +314,6 @@ def test_posterior_of_open_clicks_beats_the_prior() -> None:
     still_open = torch.nonzero(seen.open)[:, 0]
     events = seen.take(still_open)
     label = table.label[events.row.numpy()]
-    prior, posterior = 1 / (1 + np.exp(-engine.score(events.x))), engine.posterior(events)
+    prior, posterior = probability(engine.score(events.x)), probability(engine.posterior(events))
     briers = [float(((p - label) ** 2).mean()) for p in (posterior, prior)]
     assert briers[0] < briers[1] - 0.002

@@ -25,6 +25,7 @@ from tracecvr.api.replays import load_result
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR, values
 from tracecvr.base.errors import UserError
+from tracecvr.base.metrics import probability
 from tracecvr.data import prepared
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.checkpoint import Checkpoints, digest
@@ -101,7 +102,7 @@ def test_the_model_of_a_run_can_be_loaded(undisturbed: Path) -> None:
     engine = load(undisturbed)
     source = TableSource(DATA.prepare(None)[0])
     events = source.known_at(5 * DAY, 4 * DAY, 5 * DAY)
-    posterior = engine.posterior(events)
+    posterior = probability(engine.posterior(events))
     assert ((posterior > 0) & (posterior < 1)).all()
     assert posterior[events.converted.numpy()].mean() > posterior[events.open.numpy()].mean()
     (state,) = (undisturbed / "checkpoint").glob("*.safetensors")

@@ -22,7 +22,7 @@ def source_of(
     """One click; delays of what follows it, of a refund, and of when the purchase became known."""
     table = table_of([(CLICK, purchase, cart)])
     if undone is not None:
-        table = replace(table, refund_ts=np.array([CLICK + undone], np.int64))
+        table = replace(table, refund_ts=np.array([[CLICK + undone]], np.int64))
     if seen is not None:
         late = table.action_ts.copy()
         late[0, 0] = CLICK + seen
@@ -187,7 +187,7 @@ def test_reveal_itself_leaves_other_actions_of_a_refunded_click() -> None:
         clock=one + 70,
         d_max=D_MAX,
         row=one,
-        refund_ts=one + 65,
+        refund_ts=one[:, None] + 65,
     )
     assert b.age.tolist() == [[NEVER, 8, 60]]
     assert torch.equal(b.open, torch.tensor([True]))

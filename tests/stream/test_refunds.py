@@ -18,7 +18,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.checks.reference import EventByEvent
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data import prepared
-from tracecvr.data.table import NEVER, ClickTable
+from tracecvr.data.table import NEVER, ClickTable, Ints
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.runs.replay import replay
 from tracecvr.stream.reveal import After, LabelledReveals, On, Schedule
@@ -37,13 +37,13 @@ def refunded(rows: list[Click]) -> ClickTable:
     rows = sorted(rows, key=lambda row: row[0])
     table = table_of([row[:3] for row in rows])
     undone = [NEVER if bought is None or back is None else at + bought + back for at, bought, _, back in rows]
-    return replace(table, refund_ts=np.array(undone, np.int64))
+    return replace(table, refund_ts=np.array(undone, np.int64)[:, None])
 
 
 def state(table: ClickTable, row: int, clock: int) -> bool:
     """What is known of a conversion at a clock, said as plainly as can be."""
     click, bought = int(table.click_ts[row]), int(table.action_ts[row, 0])
-    undone = NEVER if table.refund_ts is None else int(table.refund_ts[row])
+    undone = NEVER if table.refund_ts is None else int(table.refund_ts[row, 0])
     known = False
     for moment in sorted({bought, undone}):
         if moment <= clock and moment <= click + D_MAX:
@@ -142,7 +142,7 @@ def some_refunds(seed: int = 3) -> ClickTable:
     bought = table.action_ts[:, 0]
     back = (bought != NEVER) & (rng.random(len(table)) < 1 / 3)
     undone = np.where(back, np.where(back, bought, 0) + rng.integers(1, 12 * HOUR, len(table)), NEVER)
-    return replace(table, refund_ts=undone)
+    return replace(table, refund_ts=undone[:, None])
 
 
 @pytest.mark.parametrize("method", ["trace", "defer"])
@@ -152,9 +152,9 @@ def test_a_refund_is_not_known_before_it_comes(method: str) -> None:
     until = table.schema.split + 12 * HOUR
     plan = replace(plan_for(table), until=until)
     later = np.where(table.refund_ts >= until, NEVER, table.refund_ts)
-    never = np.full(len(table), NEVER)
+    never = np.full((len(table), 1), NEVER)
 
-    def weights(refund_ts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
+    def weights(refund_ts: Ints) -> str:
         engine, source = Subject(method).warmed(replace(table, refund_ts=refund_ts), plan)
         for _ in replay(engine, source, plan):
             pass

@@ -111,7 +111,7 @@ class Model:
                 action[:, place] = _seconds(rows[columns[name]])
         click, d_max = np.zeros(len(rows), np.int64), self.engine.schema.d_max
         events = reveal(self._ids(rows), click, action, action, clock, d_max, np.arange(len(rows)))
-        known = probability(self.engine.posterior_log_odds(events))
+        known = probability(self.engine.posterior(events))
         return np.where(events.converted.numpy(), 1.0, known)
 
     def effects(self, clicks: Table, background: Table = None) -> pl.DataFrame:

@@ -64,7 +64,7 @@ class Method(Part):
     """What it is in a comparison: a `method`, or the `lower`, `zero` or `upper` reference."""
 
     backbone: str = option(
-        "blend", "net of the served model, by name: blend, wide_deep, mlp, dcn_v2, deepfm or one of an entry point"
+        "blend", "net of the served model, by name: blend, wide_deep, mlp, dcn_v2 or one of an entry point"
     )
     hidden: tuple[int, ...] = option((256, 256, 128), "hidden layer sizes", low=1)
     embedding_dim: int | None = option(None, "embedding size; the dataset's by default", low=1)
@@ -190,14 +190,7 @@ class Method(Part):
 
 @dataclass
 class Windowed(Method):
-    """A method with one observation window, `self.wait` seconds long.
-
-    Examples
-    --------
-    >>> from tracecvr.methods.vanilla import Vanilla
-    >>> Vanilla(window=3600).wait
-    3600
-    """
+    """A method with one observation window, `self.wait` seconds long."""
 
     default_window: ClassVar[int] = HOUR
     window: Seconds | None = option(None, "observation window; by default the dataset's, else the method's", low=0)
@@ -215,14 +208,7 @@ class Windowed(Method):
 
 @dataclass
 class MultiWindow(Method):
-    """A method with several observation windows, `self.spans`. The last one ends with d_max.
-
-    Examples
-    --------
-    >>> from tracecvr.methods.ftp import FTP
-    >>> FTP(windows=(3600, 86400)).spans
-    (3600, 86400)
-    """
+    """A method with several observation windows, `self.spans`. The last one ends with d_max."""
 
     default_windows: ClassVar[tuple[int, ...]] = (DAY, 7 * DAY, 14 * DAY, 21 * DAY, 30 * DAY)
     windows: tuple[Seconds, ...] | None = option(

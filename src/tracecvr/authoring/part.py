@@ -40,11 +40,6 @@ class Helper:
         of them as warm-up had. Never by default.
     usual
         Passes over a large log.
-
-    Examples
-    --------
-    >>> Helper(lambda: nn.Linear(3, 1), refresh=86400).usual
-    1
     """
 
     net: Callable[[], nn.Module]

@@ -1,4 +1,4 @@
-"""Finds methods, plugins, datasets, backbones and optimisers: the package's own files and third parties' entry points.
+"""Finds methods, plugins, datasets and backbones: the package's own files and third parties' entry points.
 
 A kind of thing has a package of one-subject files (`tracecvr.methods`, ...) and an entry-point group. Whatever
 class there has a `name` is found; nothing is registered by hand.
@@ -27,12 +27,8 @@ _GROUPS = {
     "plugin": "tracecvr.plugins",
     "dataset": "tracecvr.datasets",
     "backbone": "tracecvr.nets",
-    "optimiser": "tracecvr.optimisers",
 }
 """Entry-point groups by kind."""
-
-_HOMES = _GROUPS | {"optimiser": "tracecvr.learn.optimisers"}
-"""Where our own classes of a kind are."""
 
 
 class Given(str):
@@ -51,7 +47,7 @@ _HASH = "__tracecvr_sha256__"
 
 @cache
 def available(kind: str) -> dict[str, type]:
-    """Every class of a kind ("method", "plugin", "dataset", "backbone", "optimiser") by name, sorted. Two of one name
+    """Every class of a kind ("method", "plugin", "dataset", "backbone") by name, sorted. Two of one name
     are an error. A package of your own adds one by an entry point in `pyproject.toml`:
 
         [project.entry-points."tracecvr.methods"]
@@ -60,7 +56,7 @@ def available(kind: str) -> dict[str, type]:
     >>> list(available("plugin"))
     ['completer']
     """
-    classes = _walk(_HOMES[kind]) + [point.load() for point in entry_points(group=_GROUPS[kind])]
+    classes = _walk(_GROUPS[kind]) + [point.load() for point in entry_points(group=_GROUPS[kind])]
     by_name: dict[str, type] = {}
     for cls in classes:
         name: str = cls.name
@@ -108,7 +104,9 @@ def get(kind: str, name: str) -> type:
 
 def as_entry_point(kind: str) -> str:
     """What to do with a file whose class is to be known by its name."""
-    return f"make it an entry point of the group {_HOMES[kind]!r} in a package of yours, install that, and use its name"
+    return (
+        f"make it an entry point of the group {_GROUPS[kind]!r} in a package of yours, install that, and use its name"
+    )
 
 
 def file_hash(owner: object) -> str | None:

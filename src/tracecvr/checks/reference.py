@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracecvr.data.table import NEVER, TURNS, ClickTable, Ids, Schema, turns_of
+from tracecvr.data.table import NEVER, TURNS, ClickTable, Ids, Schema
 from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger, reveal
 
 
@@ -36,9 +36,8 @@ class EventByEvent:
         for row, action in np.argwhere((table.known_ts >= start) & (table.known_ts < end)):
             self.clicks[row].action_ts[action] = int(table.action_ts[row, action])
         if table.refund_ts is not None:
-            turns = turns_of(table.refund_ts)
-            for row, turn in np.argwhere((turns >= start) & (turns < end)):
-                self.clicks[row].refund_ts[turn] = int(turns[row, turn])
+            for row, turn in np.argwhere((table.refund_ts >= start) & (table.refund_ts < end)):
+                self.clicks[row].refund_ts[turn] = int(table.refund_ts[row, turn])
 
     def reveals(self, schedule: Schedule, start: int, end: int) -> Reveals:
         """Events that fire in [start, end)."""

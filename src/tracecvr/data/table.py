@@ -182,7 +182,7 @@ class ClickTable:
     schema: Schema
     counts: dict[str, int] = field(default_factory=dict)
     truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    refund_ts: Ints | None = None  # (N,) or (N, turns): NEVER where it stands; see `TURNS`
+    refund_ts: Ints | None = None  # (N, turns): NEVER where it stands; see `TURNS`
     late_known_ts: Ints | None = None  # (N, K), when each action became known, if not as it happened
     late_arrival_ts: Ints | None = None  # (N,), the same of each click
 
@@ -288,12 +288,7 @@ class ClickTable:
 
 def is_taken_back(refund_ts: Ints, by: Ints) -> npt.NDArray[np.bool_]:
     """Whether each conversion has been taken back by a moment and none has come since: an odd number of turns."""
-    return np.asarray((turns_of(refund_ts) <= by[:, None]).sum(axis=1) % 2 == 1)
-
-
-def turns_of(refund_ts: Ints) -> Ints:
-    """The turns of each click, if there is but one, too."""
-    return refund_ts if refund_ts.ndim == 2 else refund_ts[:, None]
+    return np.asarray((refund_ts <= by[:, None]).sum(axis=1) % 2 == 1)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

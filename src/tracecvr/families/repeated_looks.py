@@ -47,7 +47,6 @@ class RepeatedLooks(Method):
         "quarter of it and so on, down to a quarter of an interval",
         low=0,
     )
-    at_once: bool = option(False, "show a conversion when it becomes known instead of at the next age")
     merge: bool = option(True, "show a click once per interval, with all that is new; the gradient stays the same")
     added_noise: float | None = option(
         None,
@@ -108,8 +107,7 @@ class RepeatedLooks(Method):
 
     def schedule(self) -> Schedule:
         # A conversion that becomes known only after d_max has no look left, so it is shown then.
-        late = On(0) if self.at_once else On(0, later_than=self.schema.d_max)
-        return (*(After(age) for age in self.looks), late)
+        return (*(After(age) for age in self.looks), On(0, later_than=self.schema.d_max))
 
     def states(self, b: Reveals) -> tuple[Tensor, Tensor]:
         """The state before and after each event: (B,), (B,)."""
@@ -118,10 +116,7 @@ class RepeatedLooks(Method):
     def _states(self, b: Reveals) -> tuple[Tensor, Tensor]:
         count, ages = len(self.looks), torch.tensor((-1, *self.looks))
         look = b.trigger.clamp_max(count - 1)
-        start, end = ages[look], ages[look + 1]
-        before, after = self._at(b, start, look), self._at(b, end, look + 1)
-        if self.at_once:  # a conversion was shown when it became known
-            before = torch.where((b.known <= end) & (b.refund > start), count + 1, before)
+        before, after = self._at(b, ages[look], look), self._at(b, ages[look + 1], look + 1)
         on = b.trigger == count
         before = torch.where(on, (ages[1:] < b.elapsed[:, None]).sum(1), before)
         return before if b.previous_state is None else b.previous_state, torch.where(on, count + 1, after)
@@ -133,10 +128,7 @@ class RepeatedLooks(Method):
     def _state_at_last_look(self, b: Reveals) -> Tensor:
         ages = torch.tensor((-1, *self.looks))
         count = (ages[1:] <= b.elapsed[:, None]).sum(1)
-        state = self._at(b, ages[count], count)
-        if self.at_once:  # conversions, not refunds: these are shown at the next look
-            state = torch.where((state == count) & (b.known <= b.elapsed), len(self.looks) + 1, state)
-        return state
+        return self._at(b, ages[count], count)
 
     def _at(self, b: Reveals, age: Tensor, looks: Tensor) -> Tensor:
         converted, refunded = len(self.looks) + 1, len(self.looks) + 2

@@ -20,7 +20,7 @@ import polars as pl
 
 from tracecvr.base.config import DAY
 from tracecvr.base.metrics import probability
-from tracecvr.data.table import NEVER, ClickTable, Ints, turns_of
+from tracecvr.data.table import NEVER, ClickTable, Ints
 
 Counts = npt.NDArray[np.float32]
 
@@ -65,7 +65,7 @@ def outcomes_of(
     known = np.where(within, np.asarray(table.known_ts[rows])[:, 0], NEVER)
     turns, before = [], known
     if table.refund_ts is not None:
-        for turn in turns_of(np.asarray(table.refund_ts[rows])).T:
+        for turn in np.asarray(table.refund_ts[rows]).T:
             before = np.where((before != NEVER) & (turn <= click + d_max), np.maximum(turn, before), NEVER)
             turns.append(before)
     return Outcomes(

@@ -25,7 +25,6 @@ from tracecvr.base.config import validate, values
 from tracecvr.base.devices import array_of, computing_on
 from tracecvr.base.errors import DivergedError, UserError
 from tracecvr.base.files import write_atomically
-from tracecvr.base.metrics import probability
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.seeds import generator
 from tracecvr.data.table import Schema
@@ -40,7 +39,7 @@ from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
 from tracecvr.nets.backbones import freeze, set_precision
 from tracecvr.nets.blend import loss_of_each
 from tracecvr.stream.reveal import Reveals
-from tracecvr.stream.source import History, Source
+from tracecvr.stream.source import History, TableSource
 
 Do = TypeVar("Do", bound=Callable[..., Any])
 
@@ -135,7 +134,7 @@ class Engine:
         self._start_stream(self._warm_up.run(history, progress, share))
 
     @_on_its_device
-    def tick(self, source: Source, start: int, end: int) -> int:
+    def tick(self, source: TableSource, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
         self._record(source, start, end)
         if self.publish_lag:
@@ -158,12 +157,12 @@ class Engine:
         self.reveals += len(events)
         return len(events)
 
-    def is_quiet(self, source: Source, start: int, end: int) -> bool:
+    def is_quiet(self, source: TableSource, start: int, end: int) -> bool:
         """Whether an interval has nothing to learn from: a tick of it would leave what is served as it is."""
         return not self._refreshed(start, end) and not len(self.events(source, start, end))
 
     @_on_its_device
-    def events(self, source: Source, start: int, end: int) -> Reveals:
+    def events(self, source: TableSource, start: int, end: int) -> Reveals:
         """What an interval has to show of the method's schedule."""
         return self.method.condense(source.reveals(self.schedule, start, end, truth=self.method.privileged))
 
@@ -179,13 +178,9 @@ class Engine:
         with self.serving():
             return self._answer(self.method.log_odds, torch.as_tensor(x))
 
-    def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
-        """P(conversion | features, trajectory so far) of clicks at any age."""
-        return probability(self.posterior_log_odds(reveals)).astype(np.float32)
-
     @_on_its_device
-    def posterior_log_odds(self, reveals: Reveals) -> npt.NDArray[np.float32]:
-        """The same as log-odds."""
+    def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
+        """Log-odds of conversion given features and the trajectory so far, of clicks at any age."""
         reveals, index = reveals.to(self.stream.device), torch.arange(len(reveals))
         with self.serving():
             return self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
@@ -322,7 +317,7 @@ class Engine:
     def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
         return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
 
-    def _refresh(self, source: Source, start: int, end: int) -> None:
+    def _refresh(self, source: TableSource, start: int, end: int) -> None:
         """Train helpers again whose time has come: at the first start of an interval since a multiple of their period.
 
         Their history is as long as the warm-up part, or d_max if that is longer, and ends where the interval starts.
@@ -338,7 +333,7 @@ class Engine:
         due = [(part, name) for part, name, h in helpers if h.refresh is not None and start % h.refresh < end - start]
         return due if self.steps else []
 
-    def _record(self, source: Source, start: int, end: int) -> None:
+    def _record(self, source: TableSource, start: int, end: int) -> None:
         """Log what the method wants to remember of the clicks that were served, by the model that served them."""
         if type(self.method).record is not Method.record:
             clicks = source.clicks(start, end)

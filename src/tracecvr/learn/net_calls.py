@@ -18,7 +18,7 @@ from tracecvr.authoring.part import Net, call_directly
 from tracecvr.base.devices import array_of
 from tracecvr.nets.backbones import is_frozen
 from tracecvr.stream.reveal import After, Reveals, Schedule
-from tracecvr.stream.source import Source
+from tracecvr.stream.source import TableSource
 
 BLOCK = 8192
 """Rows computed at once: fixed, because a net's last bits may depend on how many rows it is given."""
@@ -29,7 +29,7 @@ class ShownEvents:
     """The events of an interval, and the batch of them that is being learnt from."""
 
     events: Reveals
-    source: Source
+    source: TableSource
     start: int
     end: int
     x: Tensor | None = None
@@ -73,7 +73,7 @@ class NetCalls:
         self._clicks.clear()
 
     @contextmanager
-    def showing(self, events: Reveals, source: Source, start: int, end: int) -> Iterator[ShownEvents]:
+    def showing(self, events: Reveals, source: TableSource, start: int, end: int) -> Iterator[ShownEvents]:
         """While it lasts, these events of an interval are learnt from."""
         self._shown = ShownEvents(events, source, start, end)
         try:
@@ -137,7 +137,7 @@ class PerClickCache:
         self._blocks: dict[int, Block] = {}
         self._bytes = 0
 
-    def of(self, events: Reveals, source: Source, start: int, end: int, compute: Compute) -> Tensor:
+    def of(self, events: Reveals, source: TableSource, start: int, end: int, compute: Compute) -> Tensor:
         """The answers about the clicks of events, in an interval that tells how long all intervals are."""
         width = end - start
         block = (events.arrival - start).div(width, rounding_mode="floor")
@@ -159,7 +159,7 @@ class PerClickCache:
                 break
             self._bytes -= self._blocks.pop(start).answers.nbytes
 
-    def _block(self, source: Source, start: int, width: int, compute: Compute) -> Block:
+    def _block(self, source: TableSource, start: int, width: int, compute: Compute) -> Block:
         if start not in self._blocks:
             clicks = source.clicks(start, start + width)
             self._blocks[start] = Block(int(clicks.row[0]), array_of(compute(clicks.x)))

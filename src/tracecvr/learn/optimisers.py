@@ -1,20 +1,12 @@
-"""Optimisers of stream and warm-up, by name: here, or in the entry-point group `tracecvr.optimisers`.
-
-One is a class with a `name` and a static method `make(net, learning_rate, weight_decay)`, which returns torch
-optimisers that together cover all parameters of a net. Their state is saved under the names of their keys. An
-`nn.Embedding` whose `sparse` is set has a gradient of only the rows of a batch: it is set for optimisers that can take
-it.
-"""
+"""The optimisers of a net, in warm-up and in the stream, and one step of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import torch
 from torch import nn
 
-from tracecvr.base import registry
 from tracecvr.base.devices import is_on_processor
 from tracecvr.base.errors import DivergedError
 from tracecvr.learn.row_optimisers import ForgettingAdagrad, FusedAdam, LazyAdamRows
@@ -24,52 +16,27 @@ REGRESSION = "regression"
 """Name of the optimiser that the regression of a blend has, whatever learns the net beside it."""
 
 
-class Adam:
-    """Adam for all parameters: the field's choice."""
-
-    name = "adam"
-
-    @staticmethod
-    def make(net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
-        return {"adam": _adam(list(net.parameters()), learning_rate, weight_decay)}
-
-
-class LazyAdam:
-    """Adam, for embedding tables only in the rows of a batch, with the decay of moments that a row missed: a step does
-    not take longer if a table has more rows."""
-
-    name = "lazy_adam"
-
-    @staticmethod
-    def make(net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
-        _set_sparse(net, True)
-        tables = [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
-        dense = [one for one in net.parameters() if not any(one is table for table in tables)]
-        adam = _adam(dense, learning_rate, weight_decay)
-        return {"adam": adam, "lazy_adam": LazyAdamRows(tables, learning_rate, weight_decay)}
-
-
 def make_optimisers(
     name: str, net: nn.Module, learning_rate: float, weight_decay: float
 ) -> dict[str, torch.optim.Optimizer]:
-    """The optimisers of a name for a net, whose tables give the gradients that these take."""
-    _set_sparse(net, False)
-    maker: Any = registry.get("optimiser", name)
-    optimisers: dict[str, torch.optim.Optimizer] = maker.make(net, learning_rate, weight_decay)
-    if not isinstance(net, Blend):
-        return optimisers
-    regression = net.regression_parameters()
-    for optimiser in optimisers.values():
-        _leave_out(optimiser, [*regression, net.shares])
-    return optimisers | {REGRESSION: ForgettingAdagrad(regression)}
-
-
-def _leave_out(optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Let an optimiser learn all that it has but these parameters."""
-    for group in optimiser.param_groups:
-        group["params"] = [one for one in group["params"] if not any(one is other for other in parameters)]
-    for parameter in parameters:
-        optimiser.state.pop(parameter, None)
+    """Optimisers that together learn all parameters of a net: `adam`, or `lazy_adam`, which has embedding tables learnt
+    by rows. The regression of a blend has an optimiser of its own; its shares are learnt in the stream alone."""
+    lazy = name == "lazy_adam"
+    tables = [module for module in net.modules() if isinstance(module, nn.Embedding)]
+    for table in tables:  # the gradient of a sparse table has only the rows of a batch
+        table.sparse = lazy and is_on_processor(table.weight)
+    regression = net.regression_parameters() if isinstance(net, Blend) else []
+    apart = {id(one) for one in regression} | ({id(net.shares)} if isinstance(net, Blend) else set())
+    by_rows = [table.weight for table in tables if lazy and id(table.weight) not in apart]
+    apart |= {id(one) for one in by_rows}
+    # A small net may have no parameter at all: an optimiser refuses an empty list, but not an empty group.
+    others = {"params": [one for one in net.parameters() if id(one) not in apart]}
+    optimisers: dict[str, torch.optim.Optimizer] = {"adam": FusedAdam([others], learning_rate, weight_decay)}
+    if lazy:
+        optimisers["lazy_adam"] = LazyAdamRows(by_rows, learning_rate, weight_decay)
+    if regression:
+        optimisers[REGRESSION] = ForgettingAdagrad(regression)
+    return optimisers
 
 
 def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor, where: str) -> None:
@@ -81,14 +48,3 @@ def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor,
     loss.backward()
     for optimiser in optimisers:
         optimiser.step()
-
-
-def _set_sparse(net: nn.Module, on: bool) -> None:
-    for module in net.modules():
-        if isinstance(module, nn.Embedding):
-            module.sparse = on and is_on_processor(module.weight)
-
-
-def _adam(parameters: list[nn.Parameter], learning_rate: float, weight_decay: float) -> FusedAdam:
-    # A small net may have no parameter at all: an optimiser refuses an empty list, but not an empty group.
-    return FusedAdam([{"params": parameters}], learning_rate, weight_decay)

@@ -61,8 +61,8 @@ class StreamLearning:
     )
     optimiser: str = option(
         AUTO,
-        "optimiser of stream and warm-up, by name: adam, lazy_adam or one of an entry point; auto: lazy_adam if tables "
-        "have more than 100,000 rows in all, else adam",
+        "optimiser of stream and warm-up; auto: lazy_adam if tables have more than 100,000 rows in all, else adam",
+        choices=(AUTO, "adam", "lazy_adam"),
     )
     device: str = option("cpu", "where nets learn: cpu, cuda or mps; auto: the first of cuda, mps and cpu that is here")
     precision: str = option(

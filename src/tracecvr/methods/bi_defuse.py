@@ -23,9 +23,6 @@ class BiDefuse(Windowed):
 
     Assumption: the heads share a plain backbone, so that all methods have the same net. The paper has experts and gates
     for each head; they are known from notes only, and the release computes them wrongly.
-
-    >>> BiDefuse(window=900).heads()
-    2
     """
 
     name = "bi_defuse"

@@ -20,9 +20,6 @@ class DDFM(Confirming):
 
     First events alone, and later events alone, converge to the true rate. With `negative_after` below d_max (one day in
     the release), later conversions count as negatives, which is a bias.
-
-    >>> DDFM(window=900, negative_after=86400).schedule()[1:]
-    (On(action=0, later_than=900), After(seconds=86400, seen=False))
     """
 
     name = "ddfm"

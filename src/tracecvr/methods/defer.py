@@ -21,9 +21,6 @@ class Defer(Confirming):
     A conversion inside the window is shown for the second time when the window ends. The release shows it once, with
     other weights; another release, used by later papers, has an error in its weights. The formula is followed here.
     With `negative_after` below d_max, later conversions count as negatives once, which is a bias.
-
-    >>> Defer(window=900, negative_after=86400).schedule()[2:]
-    (On(action=0, later_than=900), After(seconds=86400, seen=False))
     """
 
     name = "defer"

@@ -22,9 +22,6 @@ class Defuse(DelayAware):
     z is 1 - rho of the helper, which the authors prefer. With `false_negatives="served"` it is pi_dp / (1 - f + pi_dp),
     where f is the served rate. The release gives both positive weights to every positive, which is biased; the formula
     is followed here.
-
-    >>> Defuse(window=3600).schedule()
-    (After(seconds=3600, seen=None), On(action=0, later_than=3600))
     """
 
     name = "defuse"

@@ -20,9 +20,6 @@ class DFM(Survival):
     The model is the paper's. The paper trains offline, so the stream is ours: a click is shown when its window ends
     and, while it is open, at later looks, when it converts and at d_max. Each event has the likelihood of its state,
     given that the click was open before. `looks=[]` leaves out looks between window and d_max. Delays are in days.
-
-    >>> DFM().heads()
-    2
     """
 
     name = "dfm"

@@ -31,9 +31,6 @@ class DFSN(Method):
     embeddings are joined. Assumed: one mixing weight for each feature and model, starting at (1, 0, 0); all models are
     trained in one pass with stop-gradients; warm-up trains the main and the unbiased model on the final label and the
     feature satellite on the label of its window; the windows, which are not published.
-
-    >>> DFSN(window=86400, satellite_window=3600).schedule()[2:]
-    (After(seconds=3600, seen=None), After(seconds=86400, seen=None))
     """
 
     name = "dfsn"

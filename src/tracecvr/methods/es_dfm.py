@@ -16,9 +16,6 @@ from tracecvr.stream.reveal import After, On, Reveals, Schedule
 class ESDFM(DelayAware):
     """Shows a click when its window ends and once more if it converts later. Importance weights correct for negatives
     that convert later and for late positives, which are one event too many. So it converges to the true rate.
-
-    >>> ESDFM(window=900).schedule()
-    (After(seconds=900, seen=None), On(action=0, later_than=900))
     """
 
     name = "es_dfm"

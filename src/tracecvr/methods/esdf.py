@@ -25,9 +25,6 @@ class ESDF(Survival):
     Reconstructed from notes on the paper. Assumed: only clicks are modelled, so the towers for impressions and clicks
     are left out; the slots; the stream, which is that of `dfm`. Window and looks end where a slot ends: by default, the
     slots that contain the horizons. A warm-up click is taken as it was when the last slot before its age ended.
-
-    >>> ESDF.status
-    'reconstructed'
     """
 
     name = "esdf"

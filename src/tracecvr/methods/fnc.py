@@ -24,9 +24,6 @@ class FNC(FNW):
 
     Warm-up learns q, too: each click counts as a negative, and a conversion also as a positive. The served q is kept
     below one half; the published code does not do this.
-
-    >>> FNC().schedule()
-    (After(seconds=0, seen=None), On(action=0, later_than=-1))
     """
 
     name = "fnc"

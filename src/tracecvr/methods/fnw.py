@@ -17,9 +17,6 @@ class FNW(Method):
     """Shows every click at once as a negative, and every conversion as a positive when it comes. Importance weights
     from the current rate f, 1 + f for positives and (1 + f)(1 - f) for negatives, correct for the surplus of negatives.
     So it converges to the true rate, and nothing waits.
-
-    >>> FNW().schedule()
-    (After(seconds=0, seen=None), On(action=0, later_than=-1))
     """
 
     name = "fnw"

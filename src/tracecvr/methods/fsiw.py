@@ -21,9 +21,6 @@ class FSIW(CounterfactualDeadline):
     Two helpers estimate these probabilities from features and elapsed time. They learn from warm-up clicks before a
     deadline in the past: whether conversions came before it, and whether open clicks converted after it. Assumed,
     because the paper trains offline: the window, and that helpers are not trained again after warm-up.
-
-    >>> FSIW(window=3600).schedule()
-    (After(seconds=3600, seen=None),)
     """
 
     name = "fsiw"

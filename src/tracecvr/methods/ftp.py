@@ -24,9 +24,6 @@ class FTP(MultiWindow):
     The prophet is a net that trains on final labels in the order of clicks, d_max late, and predicts each click before
     it trains on it. What the tasks predicted is logged at serving. Clicks that were served before the stream have no
     logged predictions, so they do not teach the policy. Warm-up trains tasks, prophet and policy on history.
-
-    >>> FTP(windows=(3600, 86400)).schedule()
-    (After(seconds=3600, seen=None), After(seconds=86400, seen=None))
     """
 
     name = "ftp"

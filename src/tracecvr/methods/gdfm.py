@@ -28,9 +28,6 @@ class GDFM(TrajectoryAware):
     kept close to that of the net at the end of warm-up, as in the authors' release.
 
     Where a log has many conversions at the click (Criteo), there is one more window that ends with the click.
-
-    >>> GDFM(horizons=(360, 3600)).schedule()
-    (After(seconds=360, seen=None), After(seconds=3600, seen=None))
     """
 
     name = "gdfm"

@@ -30,9 +30,6 @@ class MHOL(MultiWindow):
     is refunded after its bucket stays a conversion. In warm-up, a head learns from clicks whose bucket is over by then,
     converted or not: the others are open, and without them a converted click would be one of a biased choice. A head
     without any such click keeps the rate that it starts at, of what is known so far.
-
-    >>> MHOL(windows=(3600, 86400)).schedule()
-    (After(seconds=3600, seen=None), After(seconds=86400, seen=None))
     """
 
     name = "mhol"

@@ -30,9 +30,6 @@ class MISS(MultiWindow):
 
     One event can serve several streams. On a stationary stream head i converges to p w / (p w + 1 - p + pi_dp,i), where
     w is the weight of its positives, and the synthesizer's stream leads to p.
-
-    >>> MISS(windows=(3600, 86400)).schedule()[1:]
-    (After(seconds=86400, seen=None), On(action=0, later_than=-1))
     """
 
     name = "miss"

@@ -22,9 +22,6 @@ class NoDeF(Survival):
     Reconstructed from notes on the paper. Assumed: heads on one net instead of EM with linear models and PCA; time as
     u = log(1 + seconds), with points evenly spaced in u from 0 to d_max; their number and width; the stream, which is
     that of `dfm`. Densities are per unit of u.
-
-    >>> NoDeF(points=8).heads()
-    9
     """
 
     name = "nodef"

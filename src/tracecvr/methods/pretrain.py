@@ -13,11 +13,7 @@ from tracecvr.stream.reveal import Reveals, Schedule
 
 @dataclass
 class Pretrain(Method):
-    """Serves the model that was trained on the warm-up part and never updates it: the lower reference.
-
-    >>> Pretrain().schedule()
-    ()
-    """
+    """Serves the model that was trained on the warm-up part and never updates it: the lower reference."""
 
     name = "pretrain"
     title = "Pretrain"

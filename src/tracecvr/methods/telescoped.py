@@ -38,9 +38,6 @@ class Telescoped(RepeatedLooks):
     Looks in one interval are merged. On a large log, looks after the first at which nothing has happened show a sample
     of the open clicks, with a higher weight: a click is then shown about three times. The posterior of an open click
     comes from the same law.
-
-    >>> Telescoped(added_noise=0.1).added_noise
-    0.1
     """
 
     name = "telescoped"

@@ -24,9 +24,6 @@ class TeslaCVR(ESDFM):
     rho come from the helper of ES-DFM; the authors take pi_dp as the difference of two frozen nets, which can be
     negative. New negatives are drawn for each conversion, with replacement. The ranking term is not calibrated, so
     look at PCOC (predicted over observed conversions). `ranking=0` is ES-DFM.
-
-    >>> TeslaCVR(window=900, ranking=0).fixed_point(0.2, 0.12)
-    0.2
     """
 
     name = "tesla_cvr"

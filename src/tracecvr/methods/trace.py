@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +36,6 @@ class Trace(TrajectoryAware):
 
     `telescoped=true` keeps nets and evidence, but each showing teaches only the change of the posterior since the one
     before, and the last one the outcome. Over the life of a click this adds up to y - p: every click counts once.
-
-    >>> Trace(lam=0.2).plugins()[0].weight
-    0.2
     """
 
     name = "trace"
@@ -53,9 +49,6 @@ class Trace(TrajectoryAware):
     lam: float = option(0.1, "lambda, the weight of the completer; 0 leaves it out", low=0)
     trajectory: bool = option(True, "use the trajectory estimator; without it the posterior is the prior")
     gate: bool = option(True, "weight the completer by reliability; without it, equally")
-    revealed: str | None = option(None, "clicks with a known outcome; by reading", choices=("mature", "known"))
-    entropy: str | None = option(None, "actions a window's entropy is taken of; by reading", choices=("pay", "joint"))
-    completer_hidden: tuple[int, ...] | None = option(None, "hidden sizes of the completer; by reading", low=1)
     telescoped: bool = option(False, "learn the change of the posterior since a click was shown before, not all of it")
 
     _eta: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
@@ -66,8 +59,8 @@ class Trace(TrajectoryAware):
         return super().schedule() + last
 
     def plugins(self) -> tuple[Plugin, ...]:
-        hidden = self.completer_hidden or (self.hidden if self.reading == "paper" else None)
-        return (Completer(weight=self.lam, gate=self.gate, hidden=hidden or Completer.hidden),) if self.lam else ()
+        hidden = self.hidden if self.reading == "paper" else Completer.hidden
+        return (Completer(weight=self.lam, gate=self.gate, hidden=hidden),) if self.lam else ()
 
     # The trajectory estimator psi: P(o_h | x, y).
 
@@ -83,7 +76,7 @@ class Trace(TrajectoryAware):
 
     def observe(self, b: Reveals) -> None:
         if isinstance(b, LabelledReveals):
-            seen = count_states(b, self.ends, len(self.schema.actions) if self._entropy == "joint" else 1)
+            seen = count_states(b, self.ends, len(self.schema.actions) if self.reading == "paper" else 1)
             self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
 
     def eta(self) -> Tensor:
@@ -142,16 +135,4 @@ class Trace(TrajectoryAware):
         return ~self._revealed(b)
 
     def _revealed(self, b: Reveals) -> Tensor:
-        return b.mature if self._revealed_when_mature else b.mature | b.converted
-
-    def resolve_options(self) -> dict[str, Any]:
-        revealed = "mature" if self._revealed_when_mature else "known"
-        return super().resolve_options() | {"revealed": revealed, "entropy": self._entropy}
-
-    @property
-    def _revealed_when_mature(self) -> bool:
-        return (self.revealed or ("known" if self.reading == "paper" else "mature")) == "mature"
-
-    @property
-    def _entropy(self) -> str:
-        return self.entropy or ("joint" if self.reading == "paper" else "pay")
+        return b.mature | b.converted if self.reading == "paper" else b.mature

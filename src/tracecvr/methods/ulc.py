@@ -23,9 +23,6 @@ class ULC(CounterfactualDeadline):
     A helper estimates b from features and elapsed time. It learns from clicks that were open at a deadline in the past:
     whether they have converted since. The paper trains offline, b and the model in turns, b on the model's embeddings.
     Assumed for a stream: the window, embeddings of its own, and one more pass of b over recent history each day.
-
-    >>> ULC(window=3600).schedule()
-    (After(seconds=3600, seen=None),)
     """
 
     name = "ulc"

@@ -15,9 +15,6 @@ from tracecvr.stream.reveal import After, Reveals, Schedule
 class Vanilla(Windowed):
     """Shows a click once, when its window ends, and takes a click without a conversion for a negative. So it learns
     the rate of conversions inside the window, which is too low.
-
-    >>> Vanilla(window=3600).schedule()
-    (After(seconds=3600, seen=None),)
     """
 
     name = "vanilla"

@@ -12,9 +12,6 @@ from tracecvr.stream.reveal import After, On, Schedule
 class VanillaDup(Vanilla):
     """Vanilla, and every conversion after the window once more, as a positive. The negative at the end of the window
     is not corrected, so the rate is still too low.
-
-    >>> VanillaDup(window=3600).schedule()
-    (After(seconds=3600, seen=None), On(action=0, later_than=3600))
     """
 
     name = "vanilla_dup"

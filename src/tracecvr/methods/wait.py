@@ -13,11 +13,7 @@ from tracecvr.stream.reveal import After, Reveals, Schedule
 
 @dataclass
 class Wait(Method):
-    """Trains on each click once, when d_max has passed: the labels are final, but as old as they can be.
-
-    >>> Wait.privileged
-    False
-    """
+    """Trains on each click once, when d_max has passed: the labels are final, but as old as they can be."""
 
     name = "wait"
     title = "Vanilla, waiting"

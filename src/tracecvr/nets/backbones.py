@@ -34,8 +34,7 @@ class Embedding(nn.Module):
         self.projected: dict[tuple[nn.Linear, tuple[int, ...]], Tensor] | None = None  # of a frozen net: see `freeze`
         self.starts = list(accumulate(self.sizes, initial=0))[:-1]
         self.tables = [list(schema.tables).index(schema.features[j].table) for j in self.embedded]
-        self.fields = len(self.embedded)
-        self.width = dim * self.fields + sum(size for _, size in self.one_hot)
+        self.width = dim * len(self.embedded) + sum(size for _, size in self.one_hot)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, F) -> (B, width)
         return torch.cat(self._dense(x, list(range(len(self.tables)))), dim=1)
@@ -289,26 +288,6 @@ class DCNv2(Backbone):
         for layer in self.crosses:
             crossed = embedded * layer(crossed) + crossed
         out: Tensor = self.out(torch.cat([crossed, self.deep(embedded)], dim=1))
-        return out
-
-
-class DeepFM(Backbone):
-    """A factorisation machine beside a perceptron on the same embeddings (Guo et al., DeepFM, IJCAI 2017)."""
-
-    name = "deepfm"
-
-    def __init__(self, schema: Schema, outputs: int, hidden: tuple[int, ...], dim: int) -> None:
-        super().__init__(schema, outputs, hidden, dim)
-        self.first = nn.Linear(self.embedding.width, outputs)
-        self.second = nn.Linear(dim, outputs, bias=False)
-        self.deep = Perceptron(self.embedding.width, hidden, outputs)
-        self.dim, self.fields = dim, self.embedding.fields
-        nn.init.zeros_(self.first.bias)  # one bias is enough: the perceptron has it
-
-    def top(self, embedded: Tensor) -> Tensor:
-        fields = embedded[:, : self.fields * self.dim].view(-1, self.fields, self.dim)
-        pairs = (fields.sum(1) ** 2 - (fields**2).sum(1)) / 2  # sum of products over all pairs of fields
-        out: Tensor = self.first(embedded) + self.second(pairs) + self.deep(embedded)
         return out
 
 

@@ -16,15 +16,10 @@ from tracecvr.base.devices import is_on_processor
 from tracecvr.nets.row_access import row_gradient, sum_by_row
 
 
-def exporting() -> bool:
-    """Whether torch is drawing a graph of the net, for any number of rows: forms that depend on it are then left aside,
-    and so are bags, which ONNX does not have."""
-    return torch.compiler.is_compiling()
-
-
 def in_plain_form(tensor: Tensor) -> bool:
-    """Whether the fast forms are left aside: while exporting, and on other devices, where torch's own are fast."""
-    return exporting() or not is_on_processor(tensor)
+    """Whether the fast forms are left aside: on other devices, where torch's own are fast, and while torch draws a
+    graph of the net for an export. The graph is for any number of rows, and ONNX has no bags."""
+    return torch.compiler.is_compiling() or not is_on_processor(tensor)
 
 
 _LARGE_PRODUCT = 64

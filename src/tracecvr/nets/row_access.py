@@ -60,14 +60,9 @@ def sum_by_row(rows: Tensor, values: Tensor, each: int = 1) -> tuple[Tensor, Ten
     return distinct.long(), F.embedding_bag(index, values.contiguous(), counts.cumsum(0) - counts, mode="sum")
 
 
-def rows_of(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that a gradient of either form holds, a row perhaps more than once, and their values."""
-    return (grad._indices()[0], grad._values()) if grad.is_sparse else (torch.arange(len(grad)), grad)
-
-
 def touched_rows(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows whose gradient is not 0, in rising order, and their gradients."""
-    rows, values = rows_of(grad)
+    """The rows whose gradient, of either form, is not 0, in rising order, and their gradients."""
+    rows, values = (grad._indices()[0], grad._values()) if grad.is_sparse else (torch.arange(len(grad)), grad)
     # Torch forgets that rows are distinct when it stores a gradient, and to sort them again takes longer than to look.
     if not bool((rows[1:] > rows[:-1]).all()):
         rows, values = sum_by_row(rows, values)

@@ -22,9 +22,6 @@ class Completer(Plugin):
     """Pulls a method's posterior of clicks with an unknown outcome towards that of a net, the completer. The completer
     is trained on complete past trajectories that are cut off at random. A gate gives it more weight where the method is
     unsure, the completer is sure, and few windows have been seen.
-
-    >>> Completer(gate=False).weight
-    0.1
     """
 
     name = "completer"

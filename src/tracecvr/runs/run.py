@@ -41,8 +41,8 @@ from tracecvr.data.table import Schema
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.learn.warm_up import batch_that_fits
 from tracecvr.learn.warm_up_cache import WarmUpCache
-from tracecvr.learn.warm_up_passes import batch_that_fits
 from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges

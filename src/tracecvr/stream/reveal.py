@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tracecvr.data.table import NEVER, Ids, Ints, is_taken_back, turns_of
+from tracecvr.data.table import NEVER, Ids, Ints, is_taken_back
 
 T = TypeVar("T")
 
@@ -31,11 +31,6 @@ class After:
         How long after the click.
     seen
         True: only if the conversion is known by then. False: only if it is not. None: in both cases.
-
-    Examples
-    --------
-    >>> After(3600, seen=False)
-    After(seconds=3600, seen=False)
     """
 
     seconds: int
@@ -184,9 +179,8 @@ def reveal(
     if refund_ts is not None:
         gone = is_refunded(refund_ts, click_ts, clock, d_max)
         known[:, 0] &= ~gone
-        turns = turns_of(refund_ts)
         by = np.minimum(clock, click_ts + d_max)
-        latest = np.where(turns <= by[:, None], turns, -1).max(axis=1, initial=-1)
+        latest = np.where(refund_ts <= by[:, None], refund_ts, -1).max(axis=1, initial=-1)
         refund = np.where(gone, latest - click_ts, NEVER)
     age = np.where(known, delay, NEVER)
     elapsed = clock - click_ts

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tracecvr.data.outages import Outages, hides
-from tracecvr.data.table import NEVER, ClickTable, Ints, Schema, turns_of
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
 from tracecvr.stream.reveal import (
     After,
     LabelledReveals,
@@ -40,42 +39,9 @@ class Clicks:
         return len(self.row)
 
 
-class History(Protocol):
-    """Warm-up clicks with their labels, in batches."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
-        """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
-        ...
-
-    def split_off(self, share: float) -> tuple[History, History]:
-        """This history without its last clicks, and the last ones: a share of all."""
-        ...
-
-
-class Source(Protocol):
-    """A log as the engine sees it: a prepared table here, a live event log in the online service."""
-
-    @property
-    def schema(self) -> Schema: ...
-
-    def clicks(self, start: int, end: int) -> Clicks:
-        """Clicks that became known in [start, end): as a rule, that happened in it. Their rows are consecutive."""
-        ...
-
-    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
-        """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
-        ...
-
-    def history(self, end: int, labels: str, start: int = 0) -> History:
-        """Clicks of [start, end), add_outcomes in full (`mature`) or as known at the end (`censored`)."""
-        ...
-
-
 class TableSource:
-    """A prepared table as a source. `first_row` is what its first row is called outside: not 0 if rows before it have
-    been dropped."""
+    """A log as the engine sees it: a prepared table here, a live ledger in the online service. `first_row` is what the
+    first row of the table is called outside: not 0 if rows before it have been dropped."""
 
     first_row = 0
     outages: Outages = ()
@@ -92,11 +58,13 @@ class TableSource:
         return self.table.schema
 
     def clicks(self, start: int, end: int) -> Clicks:
+        """Clicks that became known in [start, end): as a rule, that happened in it. Their rows are consecutive."""
         first, last = self.table.rows_between(start, end)
         x = torch.as_tensor(np.array(self.table.x[first:last]))
         return Clicks(np.arange(first, last, dtype=np.int64) + self.first_row, x)
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
         fired = [self._fire(trigger, start, end) for trigger in schedule]
         row = np.concatenate([f[0] for f in fired]) if fired else np.empty(0, np.int64)
         clock = np.concatenate([f[1] for f in fired]) if fired else np.empty(0, np.int64)
@@ -118,10 +86,15 @@ class TableSource:
         row = np.arange(first, last, dtype=np.int64)
         return self._reveal(row, np.full(len(row), clock, dtype=np.int64))
 
-    def history(self, end: int, labels: str, start: int = 0) -> TableHistory:
+    def history(self, end: int, labels: str, start: int = 0) -> History:
+        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
         first, last = self.table.rows_between(start, end)
-        history = TableHistory(self, first, last, end, censored=labels == "censored")
-        return history.without_hidden() if self.outages else history
+        history = History(self, np.arange(first, last, dtype=np.int64), end, censored=labels == "censored")
+        if not self.outages:
+            return history
+        click_ts = self.table.click_ts[first:last]
+        hidden = hides(self.outages, click_ts, history.clock(click_ts))
+        return replace(history, rows=history.rows[~hidden])
 
     def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints]:
         """Rows and clocks of one trigger's events in [start, end)."""
@@ -205,48 +178,39 @@ class TableSource:
 
 
 @dataclass(frozen=True, eq=False)
-class TableHistory:
-    """Rows `first` to `last` of a table, or those of them that `kept` names. If censored, nothing later than `end` is
-    known, not even as truth."""
+class History:
+    """Warm-up clicks with their labels: rows of a table. If censored, nothing later than `end` is known, not even as
+    truth."""
 
     source: TableSource
-    first: int
-    last: int
+    rows: Ints
     end: int
     censored: bool
-    kept: Ints | None = None
 
     def __len__(self) -> int:
-        return self.last - self.first if self.kept is None else len(self.kept)
+        return len(self.rows)
 
     def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
-        order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
+        """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
+        rows = self.rows if rng is None else self.rows[rng.permutation(len(self))]
         for start in range(0, len(self), size):
-            place = order[start : start + size]
-            yield self._batch(self.first + place if self.kept is None else self.kept[place], rng)
+            yield self._batch(rows[start : start + size], rng)
 
-    def split_off(self, share: float) -> tuple[TableHistory, TableHistory]:
+    def split_off(self, share: float) -> tuple[History, History]:
+        """This history without its last clicks, and the last ones: a share of all."""
         cut = len(self) - round(share * len(self))
-        if self.kept is not None:
-            return replace(self, kept=self.kept[:cut]), replace(self, kept=self.kept[cut:])
-        return replace(self, last=self.first + cut), replace(self, first=self.first + cut)
+        return replace(self, rows=self.rows[:cut]), replace(self, rows=self.rows[cut:])
 
-    def without_hidden(self) -> TableHistory:
-        """Without clicks whose labels an outage hides."""
-        row = np.arange(self.first, self.last)
-        click_ts = self.source.table.click_ts[row]
-        hidden = hides(self.source.outages, click_ts, self._clock(click_ts))
-        return replace(self, kept=row[~hidden]) if hidden.any() else self
-
-    def _clock(self, click_ts: Ints) -> Ints:
+    def clock(self, click_ts: Ints) -> Ints:
+        """When clicks are looked at."""
         mature = click_ts + self.source.table.schema.d_max
         return np.minimum(mature, self.end - 1) if self.censored else mature  # what comes at the end is the next's
 
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
         table = self.source.table
-        clock = self._clock(table.click_ts[row])
+        clock = self.clock(table.click_ts[row])
         action_ts = known_ts = table.action_ts[row]  # in full, whenever it became known
-        undone = None if table.refund_ts is None else turns_of(table.refund_ts[row])
+        undone = None if table.refund_ts is None else table.refund_ts[row]
         if self.censored:
             known_ts = table.known_ts[row]
             action_ts = np.where(known_ts <= clock[:, None], action_ts, NEVER)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.base.devices import array_of
-from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, turns_of
+from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import Accepted, EventLog
@@ -205,7 +205,7 @@ class Ledger(TableSource):
         bought = zip(number[row].tolist(), seen.tolist(), ts.tolist(), column.tolist(), strict=True)
         self.database.pay((r, Payment(s, at, False, UNKNOWN)) for r, s, at, kind in bought if kind == 0)
         if t.refund_ts is not None:
-            turns = turns_of(t.refund_ts[part])
+            turns = t.refund_ts[part]
             row, which = np.nonzero(turns < split)
             at = turns[row, which]
             self.database.note(number[row], len(t.schema.actions) + 1 + which, at, at)

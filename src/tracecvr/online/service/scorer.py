@@ -151,7 +151,7 @@ class LiveScorer:
             refund_ts=undone,
         )
         with self._asking:
-            return float(model.engine.posterior_log_odds(known)[0]), known
+            return float(model.engine.posterior(known)[0]), known
 
     def ready(self) -> ServingModel:
         """The version that serves, or an error that there is nothing yet."""

@@ -16,7 +16,7 @@ from tracecvr.base.config import DAY
 from tracecvr.base.metrics import nll
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import small_log
-from tracecvr.learn import warm_up_passes
+from tracecvr.learn import warm_up
 from tracecvr.learn.engine import Engine
 from tracecvr.nets.backbones import Perceptron, start_at
 from tracecvr.stream.reveal import LabelledReveals
@@ -49,7 +49,7 @@ def outputs(one: Engine, part: str, name: str) -> tuple[torch.Tensor, torch.Tens
     return logits.reshape(len(logits), -1).mean(0)[: len(rates)], torch.logit(rates)
 
 
-@pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2", "deepfm"])
+@pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2"])
 def test_every_net_of_every_method_starts_at_its_rates(backbone: str) -> None:
     for name in registry.available("method"):
         one = engine(name, backbone=backbone)
@@ -94,12 +94,12 @@ def test_a_net_that_declares_no_output_layers_stays_as_it_is() -> None:
 def test_before_a_small_log_is_learnt_clicks_hardly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     spread = []
     for large in (10**9, 1):
-        monkeypatch.setattr(warm_up_passes, "LARGE", large)
+        monkeypatch.setattr(warm_up, "LARGE", large)
         one = engine("pretrain")
         one._warm_up.look_through(HISTORY)
         one._train(True)
         spread.append(one.method.logit(whole().x).std().item())
-    assert spread[0] == pytest.approx(warm_up_passes.SPREAD * spread[1], rel=1e-3)
+    assert spread[0] == pytest.approx(warm_up.SPREAD * spread[1], rel=1e-3)
 
 
 def test_outputs_that_are_no_rates_stay_as_they_are() -> None:
@@ -116,7 +116,7 @@ def scripted(losses: list[float]) -> tuple[int, int]:
     """The number of passes chosen, and the number tried, where held-back clicks have these losses."""
     said: Iterator[float] = iter(losses)
     tried: list[int] = []
-    return warm_up_passes.best(tried.append, lambda: next(said), usual=5), len(tried)
+    return warm_up.best_passes(tried.append, lambda: next(said), usual=5), len(tried)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_passes_go_on_while_held_back_clicks_gain(losses: list[float], chosen: t
 
 def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adam over shuffled batches, nothing held back."""
-    monkeypatch.setattr(warm_up_passes, "LARGE", 2)
+    monkeypatch.setattr(warm_up, "LARGE", 2)
     one, twin = engine("pretrain", backbone="wide_deep"), engine("pretrain", backbone="wide_deep")
     one.warm_up(HISTORY)
     assert one.resolve_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
