@@ -179,13 +179,10 @@ def events(
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="The log of a finished run, from where it ended.")
     ] = None,
-    start: Annotated[
-        str | None, typer.Option("--start", help="From this time on; by default the split, or the end of the run.")
-    ] = None,
     end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
 ) -> None:
-    """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
-    text if the log has a calendar, else seconds since its origin."""
+    """Print a log, from its split or the end of the run, as the events that a live system would have been sent, one
+    JSON object per line. Times are ISO 8601 text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
     from tracecvr.online.dataset_events import events_of, log_of_run, log_of_table
     from tracecvr.online.log.times import Times
@@ -196,8 +193,6 @@ def events(
         dataset, raw, first = log_of_table(source)
     else:
         raise UserError("give either a log that `tracecvr prepare` has written, as --source, or a run as --model")
-    if start is not None:
-        first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
     for event in events_of(dataset, raw, first, config.parse_duration(end, "--end")):
         event["ts"] = times.show(event["ts"])

@@ -1,10 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
-A file has the rows of the event log as they were. The database lists files with their hashes; a file that is not listed
-is left by a process that was killed.
-
-Whoever moves or deletes events holds the store (`hold_log`): one at a time. Learners need not wait for them: a file is
-whole before its events leave the database, in the transaction that lists it.
+Whoever moves or deletes events holds the store (`hold_log`). Learners need not wait: a file is whole before its events
+leave the database, in the transaction that lists it with its hash. Files that are not listed were left by a kill.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ class Learner:
         self.forecast = LiveForecast(store, self.watch, self.log)
         self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
-        self._say_lost(0 if manifest is None else manifest["intervals"])
+        done = 0 if manifest is None else manifest["intervals"]
+        if (recorded := self.log.recorded(store.model)) > done:  # the newest was being written, if it was killed
+            lost = f"versions {done + 1} to {recorded} are lost or damaged, or were not finished"
+            _log.warning("%s: %s: they are learnt again from the log", store.home, lost)
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
@@ -81,13 +84,6 @@ class Learner:
             self._save(0, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
-
-    def _say_lost(self, done: int) -> None:
-        """Say that versions are lost. The newest was being written, if the learner was killed."""
-        recorded = self.log.recorded(self.store.model)
-        if recorded > done:
-            lost = f"versions {done + 1} to {recorded} are lost or damaged, or were not finished"
-            _log.warning("%s: %s: they are learnt again from the log", self.store.home, lost)
 
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none.
@@ -133,8 +129,6 @@ class Learner:
         events, undone = learn(self.engine, self.ledger, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
-
-    # A tick.
 
     def _observe(self, start: int, end: int) -> None:
         """Count the clicks whose labels became final in an interval."""

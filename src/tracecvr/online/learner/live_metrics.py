@@ -1,11 +1,7 @@
 """What a learner predicted, and live metrics.
 
-Predictions are judged *as served*, by the scores that clicks were answered with, whichever version did; and
-*prequential*, by those of the learner's newest version just before it learnt the clicks' interval. The latter exist for
-all clicks, the former only for those that were registered over HTTP.
-
-*Mature* is what happened to clicks whose labels are final: sums that merge and never grow. The *forecast* of recent
-clicks is what has come and what the monitor expects of them.
+Predictions are judged *as served*, by the scores that clicks were answered with (those registered over HTTP), and
+*prequential*, by those of the learner's newest version just before it learnt the clicks' interval (all clicks).
 """
 
 from __future__ import annotations

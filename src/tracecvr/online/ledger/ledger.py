@@ -1,11 +1,8 @@
 """The ledger: the live twin of `TableSource`. Same reveals, same order, from an event log instead of a table.
 
-It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
-keep their numbers. How much is open does not matter to memory or to the time of a tick. An action finds its click by
-the event log, which has an index of ids.
-
-A learner builds it from the log when it starts, when it is found to be damaged and when something was erased: it is
-always the same ledger.
+It is a table that grows by an interval at a time and forgets what no horizon needs any more. Rows keep their numbers.
+An action finds its click by the event log, which has an index of ids. A learner builds it from the log when it starts,
+when it is found to be damaged and when something was erased: it is always the same ledger.
 """
 
 from __future__ import annotations

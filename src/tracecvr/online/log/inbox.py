@@ -1,7 +1,6 @@
 """How far brokers were read, kept beside what was read from them: in the same log, in the same transaction.
 
-A message is dealt with once: its position is written with its events, and what comes again at or before that position
-is dropped. So the store's position rules, whatever a broker remembers; an acknowledgement may be lost.
+A message is dealt with once: what comes again at or before the store's position is dropped, whatever the broker says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Times: as events tell them, as the log keeps them, in whole seconds since its origin, and how they are divided.
 
-How a number is to be read is declared when a store is made, never guessed. Text is ISO 8601 with a zone, which means
-one moment whatever was declared.
+How a number is to be read is declared when a store is made, never guessed. Text is ISO 8601 with a zone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Connections whose peer does nothing are closed in time.
-
-uvicorn closes those that are idle between requests, and waits only so long when it stops. Here is the rest: the time to
-send a request and to read its answer, and how many connections there may be. A proxy does more: limits for each
-address, and for TLS handshakes (`deploy/nginx.conf`).
-"""
+"""Limits of connections that uvicorn lacks: their number, and the time to send a request and to read its answer."""
 
 from __future__ import annotations
 

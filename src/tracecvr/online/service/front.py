@@ -1,8 +1,7 @@
 """What is looked at before anything else of a request, how it is refused, and the headers of every answer.
 
-A page of anybody's can make a browser ask a service that listens on localhost: under a name of its own that it lets
-point there (DNS rebinding), or by a form. Where no token is needed, the name that is asked for and the page that asks
-are checked instead.
+Where no token is needed, the host name and the page that asks are checked: any page can make a browser ask localhost,
+by a form or under a name of its own that points there (DNS rebinding).
 """
 
 from __future__ import annotations

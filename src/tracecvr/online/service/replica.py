@@ -1,7 +1,7 @@
 """`tracecvr serve --replica`: scores from the versions that a writer has published, and accepts nothing.
 
-There is one writer: the service with the event log and the learner. A replica reads the directory of its store, or asks
-it over HTTP and keeps a copy. If the writer is gone, a replica goes on with what it has, and says how old that is.
+A replica reads the directory of the writer's store, or asks it over HTTP and keeps a copy. If the writer is gone, it
+goes on with what it has, and says how old that is.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, RateLimiter, Token, Tokens
-from tracecvr.online.service.bodies import score_of
+from tracecvr.online.service.bodies import receipt_facts, score_of
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
@@ -223,7 +223,7 @@ class Service(Scoring):
         self.gauges.scored.inc(len(scored))
         known = [receipt.answers.get(event.event, (score, version, model)) for event, score in scored]
         scores = [score_of(score) | _by(version, model) for score, version, model in known]
-        content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
+        content = {"scores": scores, **receipt_facts(receipt, self.store.times)}
         return json.encode(content | {"bad_values": unreadable} if unreadable else content)
 
     def _events(self, clicks: Sequence[Registration]) -> list[Event]:

@@ -94,7 +94,6 @@ class BrokerSource:
 
     def connect(self, client: str) -> Broker:
         """A connection; `client` is the name that the broker shows for it."""
-        self.check()
         broker: Broker = importlib.import_module(f"{__name__}.{self.scheme}").Connection(self, client)
         return broker
 

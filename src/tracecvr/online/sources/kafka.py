@@ -83,7 +83,8 @@ class Connection:
 
     def lag(self, ask: bool = False) -> Mapping[str, int]:
         for name, following in self._next.items():
-            self._ends[name] = max(self._ends.get(name, 0), self._last_known_end(name))
+            offsets = self._consumer.get_watermark_offsets(_at(name), cached=True)  # as of the last messages
+            self._ends[name] = max(self._ends.get(name, 0), int(offsets[1]) if offsets else 0)
             if ask and self._ends[name] <= following:
                 self._ends[name] = self._watermarks(_at(name))[1]
         return {name: max(0, self._ends[name] - following) for name, following in self._next.items()}
@@ -118,11 +119,6 @@ class Connection:
             raise UserError(f"{self.source}: no answer about {partition.topic}/{partition.partition}")
         first, end = offsets
         return int(first), int(end)
-
-    def _last_known_end(self, name: str) -> int:
-        """The offset after the last, as of the last messages from there."""
-        offsets = self._consumer.get_watermark_offsets(_at(name), cached=True)
-        return int(offsets[1]) if offsets else 0
 
     def _heard(self, error: KafkaError) -> None:
         if error.code() in _LOST:

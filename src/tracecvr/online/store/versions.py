@@ -65,12 +65,5 @@ class Versions(Checkpoints):
             raise UserError(f"version {number} cannot serve: choose one of those published ({known})")
         choices.change(self._home, lambda now: replace(now, version=number))
 
-    def rollback(self) -> int:
-        earlier = [number for number in self.published() if number < (self.serving() or 0)]
-        if not earlier:
-            raise UserError("there is no earlier version to go back to")
-        self.promote(earlier[-1])
-        return earlier[-1]
-
     def chosen(self) -> int | None:
         return choices.read(self._home).version
