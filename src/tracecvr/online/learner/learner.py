@@ -26,7 +26,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, Predictions, by_version, recent_rates
+from tracecvr.online.learner.live_metrics import LiveMetrics, Predictions, recent_rates
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.ledger.open_clicks import DamagedLedgerError
@@ -134,8 +134,7 @@ class Learner:
         """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
         row, label = mature.row.numpy(), mature.converted.numpy()
-        served, _ = self.ledger.answers_of(row - self.ledger.first_row)
-        self.vitals.add(self.predictions.of(row), served, label)
+        self.vitals.add(self.predictions.of(row), self.ledger.answers_of(row - self.ledger.first_row), label)
         self._compare(row, label, start)
 
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
@@ -145,7 +144,7 @@ class Learner:
         self.forecast.update(end)
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
-        events, served = self.ledger.at(rows, end - 1), self.ledger.answers_of(rows)[0]
+        events, served = self.ledger.at(rows, end - 1), self.ledger.answers_of(rows)
         scores, converted = self.predictions.of(rows + self.ledger.first_row), events.converted.numpy()
         to_come = self.watch.to_come(events, scores)
         ours, spread = ~np.isnan(served), self.forecast.spread
@@ -156,19 +155,16 @@ class Learner:
         }
 
     def _newest_mature(self) -> dict[str, Any]:
+        """Figures of the clicks whose labels became final in the last intervals."""
         end = self.store.grid.bounds(self.ledger.done)[0]
         mature = end - self.store.grid.d_max
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
-        served, version = self.ledger.answers_of(rows)
-        label = self.ledger.has_converted(rows, end)
-        all_versions = LiveMetrics().add(self.predictions.of(rows + self.ledger.first_row), served, label)
-        window = {"intervals": MATURE} | all_versions.summary()
-        return {"window": window, "by_version": by_version(served, version, label)}
+        scores, label = self.predictions.of(rows + self.ledger.first_row), self.ledger.has_converted(rows, end)
+        return {"intervals": MATURE} | LiveMetrics().add(scores, self.ledger.answers_of(rows), label).summary()
 
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
-        newest = self._newest_mature()
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -178,17 +174,15 @@ class Learner:
             "weights": self.engine.fingerprint(),
             "tick": {name: getattr(tick, name) for name in ("clicks", "events", "seconds", "intervals")},
             "mature": self.vitals.summary(),
-            "window": newest["window"],
+            "window": self._newest_mature(),
             **measured,
         }
         facts = {
             "store": self.store.content,
-            "features": [column.raw for column in self.store.reader.encoder.columns],
             "vitals": self.vitals.state(),
             "monitor": self.watch.monitor.state(),
             "alarms": self.watch.summary(),
             "forecast": self.forecast.state(),
-            "by_version": newest["by_version"],
             "written": time.time(),
         }
         if number:  # first: of a version that is there, it is known what came of its tick

@@ -105,14 +105,6 @@ class LiveMetrics(JsonState):
         return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
 
 
-def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) -> dict[str, dict[str, float | None]]:
-    """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
-    return {
-        str(number): ScoreSums().add(log_odds[version == number], label[version == number]).summary()
-        for number in np.unique(version[version >= 0]).tolist()
-    }
-
-
 def recent_rates(
     log_odds: Scores, converted: Labels, to_come: Floats | None, spread: Callable[[float], tuple[float, float]]
 ) -> dict[str, Any]:
