@@ -51,12 +51,6 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             frames.append(frame.select("click_id", "click_ts", *actions, *turns, *features))
     log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
     log = log.with_columns(prepared.ids_in_log(log["click_id"], dataset.given_ids(source)))
-    yield from _sort_events(log, actions, features, start, end)
-
-
-def _sort_events(
-    log: pl.DataFrame, actions: tuple[str, ...], features: list[str], start: int, end: int
-) -> Iterator[dict[str, Any]]:
     times = [log.select(ts="click_ts", row=pl.int_range(pl.len()), kind=pl.lit(0))]
     for kind, action in enumerate((*actions, *TURNS), start=1):
         times.append(log.select(ts=pl.col(action).cast(pl.Int64), row=pl.int_range(pl.len()), kind=pl.lit(kind)))

@@ -183,10 +183,7 @@ def _first_needed(store: Store) -> int:
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log and in the archive; how many clicks and actions.
-
-    A learner that is at work builds its ledger anew before its next tick. Models keep what they have learnt.
-    """
+    """Delete a user's events, in the log and in the archive; how many clicks and actions. Learners at work follow."""
     with hold_log(store) as log:
         in_log, in_archive = log.erase(user), log.erase_archived(user)
         remove_dropped(store)

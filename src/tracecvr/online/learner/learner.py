@@ -86,10 +86,8 @@ class Learner:
             self._restore(manifest)
 
     def tick(self) -> Tick | None:
-        """Learn the next interval that is closed, and publish what came of it; None if there is none.
-
-        Intervals before it in which nothing happens have no versions of their own. A damaged ledger is built anew.
-        """
+        """Learn the next interval that is closed, and pass over those before it in which nothing happens; None if there
+        is none. A damaged ledger is built anew."""
         try:
             return self._tick()
         except DamagedLedgerError as error:

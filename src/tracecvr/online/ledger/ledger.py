@@ -45,10 +45,8 @@ def first_held(grid: Grid, memory: int, done: int) -> int:
 
 
 class Ledger(TableSource):
-    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
-
-    Without a folder for its file it is begun, if its log is whole; with one, call `begin` or `rebuild` first.
-    """
+    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them. With a
+    folder for its file, call `begin` or `rebuild` first."""
 
     def __init__(
         self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int, folder: Path | None = None

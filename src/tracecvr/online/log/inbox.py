@@ -36,10 +36,6 @@ class Message(NamedTuple):
     position: int
     payload: bytes
 
-    @property
-    def name(self) -> str:
-        return f"{self.partition}:{self.position}"
-
 
 @dataclass(frozen=True)
 class Parsed:
@@ -103,9 +99,8 @@ class Inbox(EventLog):
     def take(self, parsed: Sequence[Parsed], lag: Mapping[str, int]) -> tuple[Receipt, list[Message]]:
         """Accept the events of messages, set aside those that cannot be read, and move the positions: all or nothing.
 
-        `lag` is how many messages are left in each partition. Partitions are not read in step: as long as one has
-        messages left, time goes no further than its newest event, or the others would make it late. Returns what became
-        of the events, and the messages that were set aside.
+        `lag` is how many messages are left in each partition: as long as one has messages left, time goes no further
+        than its newest event, or the others would make it late. Returns also the messages that were set aside.
         """
         with self._transaction():
             self._change("positions")
@@ -116,7 +111,8 @@ class Inbox(EventLog):
             aside = [p for p in fresh if p.reason]
             self._refuse_a_flood(len(aside))
             for p in aside:
-                self._set_aside((UNREAD, p.message.name, None, None, None, p.reason, p.message.payload))
+                name = f"{p.message.partition}:{p.message.position}"
+                self._set_aside((UNREAD, name, None, None, None, p.reason, p.message.payload))
             self._db.executemany("UPDATE positions SET lag = ?2 WHERE partition = ?1", list(lag.items()))
             until = self._find_time(lag)
             if until is not None:

@@ -1,7 +1,6 @@
 """What requests look like, of which FastAPI makes the OpenAPI description; and parts of answers.
 
-Of a request with many mistakes, the first is reported. Listing half a million others would take seconds, in which
-nobody else is answered.
+Of a request with many mistakes, only the first is reported: to list half a million would keep others waiting.
 """
 
 from __future__ import annotations

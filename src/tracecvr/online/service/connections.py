@@ -58,8 +58,7 @@ class Counted(HttpToolsProtocol):
 
 
 class Watch:
-    """Looks now and then what each connection waits for, and closes those whose peer takes too long: a timer for each
-    request would cost more."""
+    """Closes connections whose peer takes too long. It looks now and then: a timer for each request would cost more."""
 
     def __init__(self, config: Config, connections: Collection[Any]) -> None:
         self._config, self._connections = config, connections

@@ -41,11 +41,6 @@ class LearnerState:
     problem: str | None = None
     """Why the last one ended; None once another has run for a minute."""
 
-    @property
-    def failed(self) -> bool:
-        """Whether the last one ended by itself, so that nothing may be learnt."""
-        return self.problem is not None
-
 
 class SupervisedProcess:
     """A process that calls `work(*given)`, watched by a thread that outlives whatever happens to it."""

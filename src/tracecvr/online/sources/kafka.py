@@ -1,7 +1,6 @@
 """Kafka: all partitions of the topics, assigned by hand at the store's positions.
 
-There is no group to be rebalanced. Offsets are committed under the client's name for those who watch the broker: they
-decide nothing. A position is an offset.
+There is no group to be rebalanced. A position is an offset. Offsets that are committed are for those who watch.
 """
 
 from __future__ import annotations

@@ -33,10 +33,9 @@ class Versions(Checkpoints):
         super().save(engine, number, facts, {*pinned, *self._find_needed()})
 
     def _find_needed(self) -> set[int]:
-        """Versions that are kept however old they are: those chosen and newest published, and those before them."""
-        published, pinned = self.published(), self.chosen()
-        chosen = [number for number in published if pinned is not None and number <= pinned]
-        return {*published[-2:], *chosen[-2:]}
+        """Versions that are kept however old they are: the one chosen, and the newest two published."""
+        published = self.published()
+        return {*published[-2:], *(number for number in published if number == self.chosen())}
 
     def published(self) -> list[int]:
         """Versions that may serve: those that were not undone."""
