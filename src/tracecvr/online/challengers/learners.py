@@ -53,7 +53,7 @@ class Comparison(JsonState):
         d = self.differences.difference()
         return {
             "verdict": d.verdict,
-            "nll_difference": asdict(d) | {"clipped": self.differences.clipped},
+            "nll_difference": asdict(d),
             "challenger": self.challenger.summary(),
             "champion": self.champion.summary(),
         }

@@ -57,7 +57,7 @@ class ScoreSums(JsonState):
     happened: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
     nll: float = 0.0
 
-    def add(self, log_odds: Scores, label: Labels) -> ScoreSums:
+    def add(self, log_odds: Scores, label: Labels) -> None:
         """Add clicks; those that were not scored have NaN, and do not count."""
         scored = ~np.isnan(log_odds)
         s, label = np.asarray(log_odds, np.float64)[scored], label[scored]
@@ -68,7 +68,6 @@ class ScoreSums(JsonState):
         self.predicted += predicted
         self.happened += happened
         self.nll += float(nll(s, label).sum())
-        return self
 
     def summary(self) -> dict[str, float | None]:
         """AUC, NLL, ECE, PCOC and the rate; None where there are too few clicks for it."""

@@ -136,13 +136,8 @@ def drop(store: Store, name: str) -> None:
     home, lost = store.folder / FOLDER / name, name in list_lost(store)
     if not lost:
         find_challenger(store, name)
-
-    def refuse_serving(now: choices.Choice) -> choices.Choice:
-        if now.model == name:
-            raise UserError(f"{name!r} serves: promote another first, or `newest`, the store's own model")
-        return now
-
-    choices.change(store.folder, refuse_serving)
+    if choices.read(store.folder).model == name:
+        raise UserError(f"{name!r} serves: promote another first, or `newest`, the store's own model")
     gone = home.with_name(f".{name}.{os.getpid()}.dropped")
     if not lost:
         with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
