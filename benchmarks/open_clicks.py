@@ -37,7 +37,7 @@ from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.learner.learner import Tick, open_learner
 from tracecvr.online.ledger.ledger import MATURE
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.log.events import Event, body_of
+from tracecvr.online.log.events import Event
 from tracecvr.online.store.store import Settings, Store
 
 RATE, MEAN_DELAY = 0.1, 6 * HOUR
@@ -81,7 +81,7 @@ def _fill_interval(log: EventLog, features: int, first: int, size: int, hourly: 
     ids = _ids(np.arange(first, first + size))
     with log._transaction():
         insert = "INSERT INTO events(event, kind, click, ts, seen, body) VALUES(?, ?, ?, ?, ?, ?)"
-        body = body_of([1] * features)
+        body = json.dumps([1] * features)
         rows: list[tuple[Any, ...]] = [
             (f"c{key}", 0, key, at, at, body) for key, at in zip(ids.tolist(), ts.tolist(), strict=True)
         ]
@@ -106,7 +106,7 @@ def send(store: Store, clicks: int, done: int, hourly: int, ticks: int) -> None:
 
 def _events(store: Store, first: int, number: int, hourly: int, rng: np.random.Generator) -> Iterator[Event]:
     start, end = store.grid.bounds(number)
-    body = body_of([1] * len(store.reader.features))
+    body = json.dumps([1] * len(store.reader.features))
     for click, ts in zip(
         _ids(np.arange(first, first + hourly)).tolist(), np.linspace(start, end - 1, hourly), strict=True
     ):

@@ -278,7 +278,7 @@ def test_commands_name_the_extra_that_they_need(tmp_path: Path) -> None:
     """As if it were installed without extras; every command of the live learner, in one process."""
     commands = ["ingest s e", "tick s", "learn s", "status s", "compact s", "erase s u", "verify s"]
     commands += ["init s --source t", "init s --model r", "table s t", "challenge s a --method vanilla"]
-    commands += ["models list s", "models promote s 1", "models rollback s", "aside list s"]
+    commands += ["models list s", "models promote s 1", "aside list s"]
     commands += ["pull s --source nats://localhost/a", "serve s"]
     words = json.dumps([command.split() for command in commands])
     made = subprocess.run(

@@ -42,14 +42,13 @@ def answered(store: Store, events: tuple[dict[str, Any], ...] = EVENTS, size: in
     log.close()
 
 
-def exact(store: Store, done: int, version: int | None = None, lately: bool = False) -> tuple[dict[str, Any], int]:
-    """The same figures by themselves, from the table; of one version, or lately, only the last intervals count."""
+def exact(store: Store, done: int, lately: bool = False) -> tuple[dict[str, Any], int]:
+    """The same figures by themselves, from the table; lately, only the last intervals count."""
     table, grid = store.base, store.grid
     end = grid.bounds(done)[0] - grid.d_max
-    all_of_it = version is None and not lately
-    start = grid.split if all_of_it else max(grid.split, end - 24 * grid.interval)
+    start = max(grid.split, end - 24 * grid.interval) if lately else grid.split
     first, last = np.searchsorted(table.click_ts, (start, end))
-    rows = [row for row in range(first, last) if (a := answer(int(table.click_id[row]))) and version in (None, a[1])]
+    rows = [row for row in range(first, last) if answer(int(table.click_id[row]))]
     scores = np.array([(answer(int(table.click_id[row])) or (0.0,))[0] for row in rows], np.float32)
     return asdict(metrics.evaluate(scores, table.label[rows])), len(rows)
 
@@ -93,21 +92,6 @@ def test_figures_of_the_last_intervals_show_what_sums_hide(made: Made) -> None:
     assert newest["window"] == told["window"]
 
 
-def test_after_a_roll_back_figures_are_of_the_version_that_serves(made: Made) -> None:
-    store = made("vanilla")
-    answered(store)
-    finish(store)
-    _, done = learnt(store)
-    versions = Versions(store.folder, store.settings.keep)
-    for version in (2, 1):
-        versions.promote(version)
-        figures = status_of(store)["mature"]["serving"]
-        assert figures["version"] == version
-        same(figures, exact(store, done, version))
-    versions.promote(None)
-    assert status_of(store)["mature"]["serving"] == {"version": done, "clicks": 0}
-
-
 def test_figures_are_the_same_however_often_the_learner_is_started(made: Made, hourly: Path) -> None:
     """Restarted every few ticks and compacted meanwhile; then at once, from the archive and what is left of the log."""
     store = made("vanilla", Settings(lateness=HOUR, keep=2), hourly)
@@ -132,7 +116,7 @@ def stopped(store: Store) -> bool:
 def told_of(store: Store) -> dict[str, Any]:
     learnt(store)
     newest = Versions(store.folder, store.settings.keep).manifests()[-1]
-    return {name: newest[name] for name in ("mature", "window", "recent", "by_version", "vitals", "weights")}
+    return {name: newest[name] for name in ("mature", "window", "recent", "vitals", "weights")}
 
 
 def test_an_erased_click_is_no_longer_told_of(made: Made) -> None:
@@ -146,11 +130,11 @@ def test_an_erased_click_is_no_longer_told_of(made: Made) -> None:
     learnt(store)
     with open_learner(store) as learner:
         rows = learner.ledger.known_between(0, 1 << 60)
-        assert not np.isnan(learner.ledger.answers_of(rows)[0]).all()
+        assert not np.isnan(learner.ledger.answers_of(rows)).all()
         assert (learner.ledger.table.click_id[rows] >= 0).all()
 
 
-def test_a_chosen_version_is_the_one_that_figures_are_of(made: Made) -> None:
+def test_figures_as_served_are_of_the_version_that_was_chosen(made: Made) -> None:
     """Over HTTP: version 0 is chosen, and the learner goes on."""
     store = made("vanilla", Settings(lateness=7 * DAY), learning_rate=5e-3)  # conversions are sent after all clicks
     learnt(store)
@@ -164,10 +148,10 @@ def test_a_chosen_version_is_the_one_that_figures_are_of(made: Made) -> None:
         learnt(store)
         status, told = asked(url, "GET", "/v1/status")
         assert status == 200
-        until(lambda: 'tracecvr_mature{metric="clicks",scores="serving"}' in asked(url, "GET", "/metrics")[1])
+        until(lambda: 'tracecvr_mature{metric="clicks",scores="lately"}' in asked(url, "GET", "/metrics")[1])
         gauges = asked(url, "GET", "/metrics")[1]
     figures = told["mature"]
-    assert told["serving"] == figures["serving"]["version"] == 0
+    assert told["serving"] == 0
     assert figures["as_served"]["clicks"] == figures["prequential"]["clicks"] > 300
     assert figures["as_served"]["nll"] != figures["prequential"]["nll"]
     rows = {row.click: row for row in store.log().before(NEVER) if row.kind == 0}

@@ -37,7 +37,6 @@ from tracecvr.online.store.challenge import (
     find_challenger,
     promote_challenger,
     promote_own,
-    rollback,
 )
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
@@ -349,7 +348,7 @@ def test_one_that_is_made_anew_under_the_same_name_while_a_learner_runs_is_anoth
     assert verify_log(again).same
 
 
-def test_promoting_and_rolling_back(made: Made) -> None:
+def test_promoting(made: Made) -> None:
     store = made("vanilla")
     create(store, "one", small("fnw"))
     create(store, "two", small("fnc"))
@@ -363,12 +362,9 @@ def test_promoting_and_rolling_back(made: Made) -> None:
     assert status_of(store)["serving_model"] == "two"
     with pytest.raises(UserError, match="'two' serves: promote another first"):
         drop(store, "two")
-    assert rollback(store) == "one"
-    assert rollback(store) == "2", "the version that was chosen before"
-    assert rollback(store) == "1"
-    promote_challenger(store, "two")
-    promote_own(store, None)
-    assert status_of(store)["serving_model"] is None
+    promote_own(store, 1)
+    status = status_of(store)
+    assert (status["serving_model"], status["versions"]["serving"]) == (None, 1)
     drop(store, "two")
     with pytest.raises(UserError, match="there is no challenger 'two'; there are: one"):
         promote_challenger(store, "two")
@@ -407,6 +403,6 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     assert "serving: other" in said("models", "promote", store.folder, "other")
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
     assert "serves: promote another first" in said("models", "drop", store.folder, "other", code=2)
-    said("models", "rollback", store.folder)
+    said("models", "promote", store.folder, "newest")
     assert "dropped: other" in said("models", "drop", store.folder, "other")
     assert "other" not in said("models", "list", store.folder)

@@ -135,4 +135,3 @@ def test_nothing_is_said_too_early_and_one_extreme_click_is_cut_off() -> None:
     pairs.add(FEWEST_UNITS, np.zeros(1))
     assert pairs.difference().verdict == "worse"
     assert pairs.difference().mean == pytest.approx((CLIP - 0.5) / 2)
-    assert pairs.clipped == FEWEST_UNITS

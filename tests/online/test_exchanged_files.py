@@ -177,11 +177,12 @@ def test_the_newer_choice_counts(store: Store, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(EventDatabase, "keep_choice", lambda *_: None)
         challenge.promote_own(store, None)
-    assert choices.read(store.folder).before == "other"
+    newer = choices.Choice(number=2)
+    assert choices.read(store.folder) == newer
     Store.open(store.folder)
     (store.folder / choices.NAME).unlink()
     Store.open(store.folder)
-    assert choices.read(store.folder).before == "other"
+    assert choices.read(store.folder) == newer
 
 
 def test_a_choice_that_nobody_made_is_refused(store: Store) -> None:
@@ -233,7 +234,7 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     assert ("challenger other cannot learn" in caplog.text) == (lose is lose_description)
     assert "challenger other cannot answer, and the store's own model does" in caplog.text
     shutil.rmtree(home, ignore_errors=True)
-    assert call("models", "rollback", store.folder) == 0
+    assert call("models", "promote", store.folder, "newest") == 0
     assert call("models", "drop", store.folder, "other") == 0
     assert call("verify", store.folder) == 0
 

@@ -205,7 +205,7 @@ def test_an_array_of_other_content_is_noticed(made: Made) -> None:
     learnt(store)
     with open_learner(store) as learner:
         files = learner.ledger.database
-        files._run("UPDATE arrays SET data = zeroblob(length(data)) WHERE id % 16 = 4")
+        files._run("UPDATE arrays SET data = zeroblob(length(data)) WHERE id % 16 = 3")
         files._cache.clear()
         with pytest.raises(DamagedLedgerError, match="x of clicks"):
             files.gather("x", np.arange(files.first, files.end))

@@ -283,7 +283,7 @@ def test_a_store_of_another_version_is_refused_in_one_line(store: Store, call: C
     path = store.folder / "store.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
     for words in (("tick", store.folder), ("serve", store.folder, "--port", 0), ("status", store.folder)):
-        assert "format 1, expected 3: another version of tracecvr wrote it" in refused(call, capsys, *words)
+        assert "format 1, expected 4: another version of tracecvr wrote it" in refused(call, capsys, *words)
 
 
 # Versions and archive.

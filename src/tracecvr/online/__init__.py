@@ -17,12 +17,9 @@ STORE/challengers/NAME/ other models that learn from the same log, each with ver
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```
 
-Ingesting and learning are separate processes that share only the store. Time is the events' own.
-Intervals follow each other from the split on; one is closed when the watermark, the newest time less the allowed
-lateness, has passed its end, and that it was closed is written in the log, in the transaction that closed it. An event
-that comes later becomes known at the start of the first interval that is still open: `seen = max(ts, closed_until)` is
-the one rule from which everything about lateness follows, and it is written beside the event, so that a replay of the
-log needs no clock.
-
-An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
+Ingesting and learning are separate processes that share only the store. Time is the events' own. Intervals follow each
+other from the split on; one is closed, in the log, when the watermark, the newest time less the allowed lateness, has
+passed its end. An event that comes later becomes known at the start of the first interval that is still open:
+`seen = max(ts, closed_until)` is written beside the event, so that a replay of the log needs no clock. An event that is
+dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
 """

@@ -51,16 +51,10 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             frames.append(frame.select("click_id", "click_ts", *actions, *turns, *features))
     log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
     log = log.with_columns(prepared.ids_in_log(log["click_id"], dataset.given_ids(source)))
-    yield from _sort_events(log, actions, features, start, end)
-
-
-def _sort_events(
-    log: pl.DataFrame, actions: tuple[str, ...], features: list[str], start: int, end: int
-) -> Iterator[dict[str, Any]]:
-    times = [log.select(ts="click_ts", row=pl.int_range(pl.len()), kind=pl.lit(0))]
-    for kind, action in enumerate((*actions, *TURNS), start=1):
-        times.append(log.select(ts=pl.col(action).cast(pl.Int64), row=pl.int_range(pl.len()), kind=pl.lit(kind)))
-    due = pl.concat([t.with_columns(pl.col("ts").cast(pl.Int64)) for t in times])
+    due = pl.concat(
+        log.select(ts=pl.col(name).cast(pl.Int64), row=pl.int_range(pl.len()), kind=pl.lit(kind))
+        for kind, name in enumerate(("click_ts", *actions, *TURNS))
+    )
     due = due.filter((pl.col("ts") >= start) & (pl.col("ts") < end)).sort("ts", "kind", "row")
     kinds = ("click", *actions, "refund", actions[0], "refund")
     ids = log["click_id"].to_list()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from tracecvr.cli.live import aside, models
+from tracecvr.cli.live import models
 from tracecvr.cli.live.create import init
-from tracecvr.cli.live.operate import compact, erase, events, ingest, learn, status, table, tick, verify
+from tracecvr.cli.live.operate import aside_app, compact, erase, events, ingest, learn, status, table, tick, verify
 from tracecvr.cli.live.serving import pull, serve, token
 
 
@@ -15,4 +15,4 @@ def add_to(app: typer.Typer) -> None:
     for command in (*commands, models.challenge, events):
         app.command()(command)
     app.add_typer(models.app, name="models")
-    app.add_typer(aside.app, name="aside")
+    app.add_typer(aside_app, name="aside")

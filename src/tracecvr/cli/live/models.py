@@ -77,15 +77,6 @@ def promote(
 
 
 @app.command()
-def rollback(store: Store) -> None:
-    """Let what served before do so: the model before a challenger was promoted, or the version before the one that
-    serves. Training goes on as before."""
-    from tracecvr.online.store.challenge import rollback
-
-    typer.echo(f"serving: {rollback(store_at(store))}")
-
-
-@app.command()
 def drop(store: Store, name: Name) -> None:
     """Remove a challenger and its versions. The log still says which clicks it answered."""
     from tracecvr.online.store.challenge import drop

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from tracecvr.online.learner.learner import Tick
     from tracecvr.online.store.store import Store as LiveStore
 
+
+aside_app = typer.Typer(
+    help="What is set aside: events dated too far ahead or contradicting others, messages that could not be read.",
+    no_args_is_help=True,
+)
 
 _ASKED = 10_000
 """Clicks of actions that are looked up after all events of a file are in."""
@@ -179,13 +184,10 @@ def events(
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="The log of a finished run, from where it ended.")
     ] = None,
-    start: Annotated[
-        str | None, typer.Option("--start", help="From this time on; by default the split, or the end of the run.")
-    ] = None,
     end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
 ) -> None:
-    """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
-    text if the log has a calendar, else seconds since its origin."""
+    """Print a log, from its split or the end of the run, as the events that a live system would have been sent, one
+    JSON object per line. Times are ISO 8601 text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
     from tracecvr.online.dataset_events import events_of, log_of_run, log_of_table
     from tracecvr.online.log.times import Times
@@ -196,9 +198,54 @@ def events(
         dataset, raw, first = log_of_table(source)
     else:
         raise UserError("give either a log that `tracecvr prepare` has written, as --source, or a run as --model")
-    if start is not None:
-        first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
     for event in events_of(dataset, raw, first, config.parse_duration(end, "--end")):
         event["ts"] = times.show(event["ts"])
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
+
+
+# What is set aside.
+
+
+@aside_app.command("list")
+def list_aside(
+    store: Store,
+    as_json: AsJson = False,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Print the messages that could not be read as they came, for `ingest`.")
+    ] = False,
+) -> None:
+    """What is set aside, and why; one per line."""
+    from tracecvr.online.log.event_log import UNREAD
+
+    live_store = store_at(store)
+    times = live_store.times
+    for aside in live_store.log().aside(*([UNREAD] if payload else [])):
+        row: dict[str, Any] = {"name": aside.name, "reason": aside.text}
+        if aside.ts is not None:
+            row |= {"ts": times.show(aside.ts), "time": times.iso(aside.ts)}
+        if payload:
+            typer.echo(aside.content)
+        else:
+            typer.echo(json.dumps(row) if as_json else ", ".join(f"{name}: {value}" for name, value in row.items()))
+
+
+@aside_app.command()
+def accept(
+    store: Store,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Accept events dated up to this time; by default those that the clock allows now."),
+    ] = None,
+) -> None:
+    """Accept events that were set aside because of their date. What is over by their time is closed."""
+    live_store = store_at(store)
+    log = live_store.log()
+    receipt = log.accept_ahead(None if to is None else time_of(live_store, to, "--to"))
+    typer.echo(f"accepted: {receipt.accepted:,}, duplicates: {receipt.duplicates:,}, left: {log.count_aside():,}")
+
+
+@aside_app.command()
+def drop(store: Store) -> None:
+    """Delete what is set aside."""
+    typer.echo(f"dropped: {store_at(store).log().drop_aside():,}")

@@ -57,7 +57,6 @@ class PairedDifferences(JsonState):
 
     units: int = 0
     clicks: int = 0
-    clipped: int = 0
     total: float = 0.0
     products: Floats = field(default_factory=lambda: np.zeros((_LAGS + 1, 4)))
     """By lag k = i - j: sums of d_i d_j, d_i n_j, n_i d_j, n_i n_j; d is a unit's sum, n its number of clicks."""
@@ -73,7 +72,6 @@ class PairedDifferences(JsonState):
         if unit != self.unit:
             self._close()
             self.unit = unit
-        self.clipped += int((np.abs(difference) > CLIP).sum())
         self.open_total += float(np.clip(difference, -CLIP, CLIP).sum())
         self.open_clicks += len(difference)
 

@@ -53,7 +53,7 @@ class Comparison(JsonState):
         d = self.differences.difference()
         return {
             "verdict": d.verdict,
-            "nll_difference": asdict(d) | {"clipped": self.differences.clipped},
+            "nll_difference": asdict(d),
             "challenger": self.challenger.summary(),
             "champion": self.champion.summary(),
         }
@@ -96,11 +96,8 @@ class ChallengerLearner(Learner):
 
 
 class Learners:
-    """The store's own learner, and those of its challengers as they come and go. Use it as a context.
-
-    A challenger learns one interval at a time, when nothing is left to learn for the store's own. One that fails is
-    noted, and the others go on.
-    """
+    """The store's own learner, and those of its challengers as they come and go: these learn one interval at a time,
+    when nothing is left to learn for the store's own. One that fails is noted, and the others go on."""
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
         self.store, self._progress = store, progress

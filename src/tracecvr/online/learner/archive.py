@@ -1,10 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
-A file has the rows of the event log as they were. The database lists files with their hashes; a file that is not listed
-is left by a process that was killed.
-
-Whoever moves or deletes events holds the store (`hold_log`): one at a time. Learners need not wait for them: a file is
-whole before its events leave the database, in the transaction that lists it.
+Whoever moves or deletes events holds the store (`hold_log`). Learners need not wait: a file is whole before its events
+leave the database, in the transaction that lists it with its hash. Files that are not listed were left by a kill.
 """
 
 from __future__ import annotations
@@ -186,10 +183,7 @@ def _first_needed(store: Store) -> int:
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log and in the archive; how many clicks and actions.
-
-    A learner that is at work builds its ledger anew before its next tick. Models keep what they have learnt.
-    """
+    """Delete a user's events, in the log and in the archive; how many clicks and actions. Learners at work follow."""
     with hold_log(store) as log:
         in_log, in_archive = log.erase(user), log.erase_archived(user)
         remove_dropped(store)

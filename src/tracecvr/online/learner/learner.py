@@ -26,7 +26,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, Predictions, by_version, recent_rates
+from tracecvr.online.learner.live_metrics import LiveMetrics, Predictions, recent_rates
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.ledger.open_clicks import DamagedLedgerError
@@ -73,7 +73,10 @@ class Learner:
         self.forecast = LiveForecast(store, self.watch, self.log)
         self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
-        self._say_lost(0 if manifest is None else manifest["intervals"])
+        done = 0 if manifest is None else manifest["intervals"]
+        if (recorded := self.log.recorded(store.model)) > done:  # the newest was being written, if it was killed
+            lost = f"versions {done + 1} to {recorded} are lost or damaged, or were not finished"
+            _log.warning("%s: %s: they are learnt again from the log", store.home, lost)
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
@@ -82,18 +85,9 @@ class Learner:
         else:
             self._restore(manifest)
 
-    def _say_lost(self, done: int) -> None:
-        """Say that versions are lost. The newest was being written, if the learner was killed."""
-        recorded = self.log.recorded(self.store.model)
-        if recorded > done:
-            lost = f"versions {done + 1} to {recorded} are lost or damaged, or were not finished"
-            _log.warning("%s: %s: they are learnt again from the log", self.store.home, lost)
-
     def tick(self) -> Tick | None:
-        """Learn the next interval that is closed, and publish what came of it; None if there is none.
-
-        Intervals before it in which nothing happens have no versions of their own. A damaged ledger is built anew.
-        """
+        """Learn the next interval that is closed, and pass over those before it in which nothing happens; None if there
+        is none. A damaged ledger is built anew."""
         try:
             return self._tick()
         except DamagedLedgerError as error:
@@ -134,14 +128,11 @@ class Learner:
         self._observe(start, end)
         return len(clicks), events, undone
 
-    # A tick.
-
     def _observe(self, start: int, end: int) -> None:
         """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
         row, label = mature.row.numpy(), mature.converted.numpy()
-        served, _ = self.ledger.answers_of(row - self.ledger.first_row)
-        self.vitals.add(self.predictions.of(row), served, label)
+        self.vitals.add(self.predictions.of(row), self.ledger.answers_of(row - self.ledger.first_row), label)
         self._compare(row, label, start)
 
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
@@ -151,7 +142,7 @@ class Learner:
         self.forecast.update(end)
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
-        events, served = self.ledger.at(rows, end - 1), self.ledger.answers_of(rows)[0]
+        events, served = self.ledger.at(rows, end - 1), self.ledger.answers_of(rows)
         scores, converted = self.predictions.of(rows + self.ledger.first_row), events.converted.numpy()
         to_come = self.watch.to_come(events, scores)
         ours, spread = ~np.isnan(served), self.forecast.spread
@@ -162,19 +153,16 @@ class Learner:
         }
 
     def _newest_mature(self) -> dict[str, Any]:
+        """Figures of the clicks whose labels became final in the last intervals."""
         end = self.store.grid.bounds(self.ledger.done)[0]
         mature = end - self.store.grid.d_max
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
-        served, version = self.ledger.answers_of(rows)
-        label = self.ledger.has_converted(rows, end)
-        all_versions = LiveMetrics().add(self.predictions.of(rows + self.ledger.first_row), served, label)
-        window = {"intervals": MATURE} | all_versions.summary()
-        return {"window": window, "by_version": by_version(served, version, label)}
+        scores, label = self.predictions.of(rows + self.ledger.first_row), self.ledger.has_converted(rows, end)
+        return {"intervals": MATURE} | LiveMetrics().add(scores, self.ledger.answers_of(rows), label).summary()
 
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
-        newest = self._newest_mature()
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -184,17 +172,15 @@ class Learner:
             "weights": self.engine.fingerprint(),
             "tick": {name: getattr(tick, name) for name in ("clicks", "events", "seconds", "intervals")},
             "mature": self.vitals.summary(),
-            "window": newest["window"],
+            "window": self._newest_mature(),
             **measured,
         }
         facts = {
             "store": self.store.content,
-            "features": [column.raw for column in self.store.reader.encoder.columns],
             "vitals": self.vitals.state(),
             "monitor": self.watch.monitor.state(),
             "alarms": self.watch.summary(),
             "forecast": self.forecast.state(),
-            "by_version": newest["by_version"],
             "written": time.time(),
         }
         if number:  # first: of a version that is there, it is known what came of its tick

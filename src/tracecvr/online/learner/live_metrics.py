@@ -1,11 +1,7 @@
 """What a learner predicted, and live metrics.
 
-Predictions are judged *as served*, by the scores that clicks were answered with, whichever version did; and
-*prequential*, by those of the learner's newest version just before it learnt the clicks' interval. The latter exist for
-all clicks, the former only for those that were registered over HTTP.
-
-*Mature* is what happened to clicks whose labels are final: sums that merge and never grow. The *forecast* of recent
-clicks is what has come and what the monitor expects of them.
+Predictions are judged *as served*, by the scores that clicks were answered with (those registered over HTTP), and
+*prequential*, by those of the learner's newest version just before it learnt the clicks' interval (all clicks).
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ class ScoreSums(JsonState):
     happened: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
     nll: float = 0.0
 
-    def add(self, log_odds: Scores, label: Labels) -> ScoreSums:
+    def add(self, log_odds: Scores, label: Labels) -> None:
         """Add clicks; those that were not scored have NaN, and do not count."""
         scored = ~np.isnan(log_odds)
         s, label = np.asarray(log_odds, np.float64)[scored], label[scored]
@@ -72,7 +68,6 @@ class ScoreSums(JsonState):
         self.predicted += predicted
         self.happened += happened
         self.nll += float(nll(s, label).sum())
-        return self
 
     def summary(self) -> dict[str, float | None]:
         """AUC, NLL, ECE, PCOC and the rate; None where there are too few clicks for it."""
@@ -107,14 +102,6 @@ class LiveMetrics(JsonState):
 
     def summary(self) -> dict[str, Any]:
         return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
-
-
-def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) -> dict[str, dict[str, float | None]]:
-    """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
-    return {
-        str(number): ScoreSums().add(log_odds[version == number], label[version == number]).summary()
-        for number in np.unique(version[version >= 0]).tolist()
-    }
 
 
 def recent_rates(

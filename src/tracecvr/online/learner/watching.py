@@ -71,9 +71,6 @@ class Watch:
         return [asdict(a) | {"on": a.ended is None, "text": self._text(a)} for a in shown]
 
     def _text(self, alarm: Alarm) -> str:
-        held = "; nothing is learnt until they come" if self.holds and _stops_all(alarm) else ""
+        stops_all = alarm.kind == "stopped" and alarm.segment is None and alarm.ended is None
+        held = "; nothing is learnt until they come" if self.holds and stops_all else ""
         return alarm.text(lambda seconds: self.store.times.iso(seconds) or log_day(seconds)) + held
-
-
-def _stops_all(alarm: Alarm) -> bool:
-    return alarm.kind == "stopped" and alarm.segment is None and alarm.ended is None

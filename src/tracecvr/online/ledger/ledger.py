@@ -1,11 +1,8 @@
 """The ledger: the live twin of `TableSource`. Same reveals, same order, from an event log instead of a table.
 
-It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
-keep their numbers. How much is open does not matter to memory or to the time of a tick. An action finds its click by
-the event log, which has an index of ids.
-
-A learner builds it from the log when it starts, when it is found to be damaged and when something was erased: it is
-always the same ledger.
+It is a table that grows by an interval at a time and forgets what no horizon needs any more. Rows keep their numbers.
+An action finds its click by the event log, which has an index of ids. A learner builds it from the log when it starts,
+when it is found to be damaged and when something was erased: it is always the same ledger.
 """
 
 from __future__ import annotations
@@ -48,10 +45,8 @@ def first_held(grid: Grid, memory: int, done: int) -> int:
 
 
 class Ledger(TableSource):
-    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
-
-    Without a folder for its file it is begun, if its log is whole; with one, call `begin` or `rebuild` first.
-    """
+    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them. With a
+    folder for its file, call `begin` or `rebuild` first."""
 
     def __init__(
         self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int, folder: Path | None = None
@@ -159,10 +154,10 @@ class Ledger(TableSource):
     def at(self, position: Ints, clock: int) -> Reveals:
         return self._reveal(position, np.full(len(position), clock))
 
-    def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
-        """The log-odds that clicks were answered with, and the versions that did; NaN and -1 without an answer."""
-        score, version = (self.database.column(name)[position] for name in ("score", "version"))
-        return score, version
+    def answers_of(self, position: Ints) -> npt.NDArray[np.float32]:
+        """The log-odds that clicks were answered with; NaN without an answer."""
+        score: npt.NDArray[np.float32] = self.database.column("score")[position]
+        return score
 
     def _late_between(self, seconds: int, start: int, end: int) -> Ints:
         """Late clicks that happened in, or came in, [start, end) less so many seconds, or came in it."""
@@ -194,7 +189,7 @@ class Ledger(TableSource):
     def _take_over(self, part: slice) -> None:
         t, split = self._base, self.grid.split
         size = part.stop - part.start
-        blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan), "version": np.full(size, -1)}
+        blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan)}
         block = blank | {name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")}
         number = self.database.append(block)
         late = block["arrival_ts"] != block["click_ts"]
@@ -237,15 +232,13 @@ class Ledger(TableSource):
         x[~erased], unreadable = self.reader.encode_and_count([row.body for row in fresh if row.body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         ids, times, came = np.array([(row.click, row.ts, row.seen) for row in fresh], np.int64).T
-        score, version = zip(*(row.answer_for(self.log.model) for row in fresh), strict=True)
         block = {
             "x": x,
             "click_ts": times,
             "click_id": ids,
             "arrival_ts": came,
             "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
-            "score": np.array(score, np.float32),
-            "version": np.array(version, np.int64),
+            "score": np.array([row.answer_for(self.log.model) for row in fresh], np.float32),
         }
         number = self.database.append(block)
         self.database.note_late(times[times != came], number[times != came])

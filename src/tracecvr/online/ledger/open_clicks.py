@@ -87,7 +87,6 @@ class OpenClicks:
             "arrival_ts": ("i8", 0),
             "click_ts": ("i8", 0),
             "click_id": ("i8", 0),
-            "version": ("i8", 0),
             "x": ("i4", features),
             "score": ("f4", 0),
             "erased": ("?", 0),

@@ -1,7 +1,6 @@
-"""What was bought and taken back after a click: when its conversion ceased to stand, and when it stood again.
+"""What was bought and taken back after a click: a conversion stands as long as less was taken back than bought.
 
-The rule is that of `data.own_log.cleaning`, by when things became known: a conversion stands as long as less has been
-taken back than was bought.
+The rule is that of `data.own_log.cleaning`, by when things became known.
 """
 
 from __future__ import annotations

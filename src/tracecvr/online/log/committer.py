@@ -53,7 +53,6 @@ class Committer:
 
     @staticmethod
     def _commit(log: EventLog, group: list[_Sent]) -> None:
-        """Accept batches whose senders are not gone."""
         try:
             receipts = log.append_all([events for events, _ in group])
         except Exception as error:  # the senders' to deal with: whatever it is, nothing of theirs was accepted

@@ -24,8 +24,6 @@ _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
 _RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
 
-OF_ANOTHER_MODEL = -2
-"""Instead of a version: that of another model answered."""
 AHEAD, SOON, CONTRADICTION, UNREAD = "ahead", "soon", "contradiction", "unread"
 """Why something is set aside: an event that is dated too far ahead; one that is so by a little, and is accepted once
 the clock has come to it; one that contradicts an earlier one of the same id; a message that could not be read."""
@@ -72,12 +70,10 @@ class Accepted(NamedTuple):
     version: int | None = None
     model: str | None = None
 
-    def answer_for(self, model: str | None) -> tuple[float, int]:
-        """The log-odds and the version that answered, as they count for a model; NaN and -1 if there is no answer. For
-        the store's own, all answers count; for a challenger, its own do."""
-        if self.score is None or self.version is None or (model is not None and model != self.model):
-            return math.nan, -1
-        return self.score, self.version if model == self.model else OF_ANOTHER_MODEL
+    def answer_for(self, model: str | None) -> float:
+        """The log-odds of the answer, NaN without one. For the store's own model, all answers count; for a challenger,
+        its own do."""
+        return math.nan if self.score is None or model not in (None, self.model) else self.score
 
 
 class EventLog(EventDatabase):

@@ -114,7 +114,7 @@ class Reader:
     def make_click(self, click_id: object, ts: object, values: Sequence[Any], user: str | None) -> Event:
         """A click as the log keeps it, of its raw values in the order of columns."""
         key = _key_of(click_id)
-        return Event(f"c{key}", CLICK, key, self.times.read(ts), user, body_of(values))
+        return Event(f"c{key}", CLICK, key, self.times.read(ts), user, _encoder.encode(values))
 
     def read_tolerantly(self, content: object) -> tuple[Event, int]:
         """The same of an event that was not made for us: columns that are unknown here are left out, and counted."""
@@ -180,10 +180,6 @@ class Reader:
 
 def amount_of(body: str | None) -> float:
     return 1.0 if body is None else float(body)
-
-
-def body_of(values: Sequence[Any]) -> str:
-    return _encoder.encode(values)
 
 
 def _key_of(click_id: object) -> int:

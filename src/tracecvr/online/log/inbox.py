@@ -1,7 +1,6 @@
 """How far brokers were read, kept beside what was read from them: in the same log, in the same transaction.
 
-A message is dealt with once: its position is written with its events, and what comes again at or before that position
-is dropped. So the store's position rules, whatever a broker remembers; an acknowledgement may be lost.
+A message is dealt with once: what comes again at or before the store's position is dropped, whatever the broker says.
 """
 
 from __future__ import annotations
@@ -36,10 +35,6 @@ class Message(NamedTuple):
     partition: str
     position: int
     payload: bytes
-
-    @property
-    def name(self) -> str:
-        return f"{self.partition}:{self.position}"
 
 
 @dataclass(frozen=True)
@@ -104,9 +99,8 @@ class Inbox(EventLog):
     def take(self, parsed: Sequence[Parsed], lag: Mapping[str, int]) -> tuple[Receipt, list[Message]]:
         """Accept the events of messages, set aside those that cannot be read, and move the positions: all or nothing.
 
-        `lag` is how many messages are left in each partition. Partitions are not read in step: as long as one has
-        messages left, time goes no further than its newest event, or the others would make it late. Returns what became
-        of the events, and the messages that were set aside.
+        `lag` is how many messages are left in each partition: as long as one has messages left, time goes no further
+        than its newest event, or the others would make it late. Returns also the messages that were set aside.
         """
         with self._transaction():
             self._change("positions")
@@ -117,7 +111,8 @@ class Inbox(EventLog):
             aside = [p for p in fresh if p.reason]
             self._refuse_a_flood(len(aside))
             for p in aside:
-                self._set_aside((UNREAD, p.message.name, None, None, None, p.reason, p.message.payload))
+                name = f"{p.message.partition}:{p.message.position}"
+                self._set_aside((UNREAD, name, None, None, None, p.reason, p.message.payload))
             self._db.executemany("UPDATE positions SET lag = ?2 WHERE partition = ?1", list(lag.items()))
             until = self._find_time(lag)
             if until is not None:

@@ -1,8 +1,7 @@
 """Checksums of the log's pages, by SQLite's own `cksumvfs`, which apsw's packages come with.
 
-Each page of the database ends in a checksum of 8 bytes. It is written with the page and compared whenever the page is
-read from the file: a flipped bit is an error, never another content. The write-ahead log has checksums of SQLite's own,
-which the first process compares that opens it. What is lost from its end is another matter: see `read_position`.
+A checksum is compared whenever its page is read from the file: a flipped bit is an error, never another content. The
+write-ahead log has checksums of SQLite's own. What is lost from its end is noticed by `read_position`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Times: as events tell them, as the log keeps them, in whole seconds since its origin, and how they are divided.
 
-How a number is to be read is declared when a store is made, never guessed. Text is ISO 8601 with a zone, which means
-one moment whatever was declared.
+How a number is to be read is declared when a store is made, never guessed. Text is ISO 8601 with a zone.
 """
 
 from __future__ import annotations
@@ -53,7 +52,9 @@ class Times:
     def iso(self, seconds: int) -> str | None:
         """Seconds since the origin as text; None if the origin is unknown or the time is beyond what text can tell."""
         unix = None if self.origin is None else self.origin + seconds
-        return iso_text(unix) if unix is not None and 0 <= unix < LAST else None
+        if unix is None or not 0 <= unix < LAST:
+            return None
+        return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def show(self, seconds: int) -> int | str:
         """Seconds since the origin as the store's events would have them."""
@@ -166,10 +167,6 @@ def unix_time(text: str, name: str) -> int:
     if moment.tzinfo is None:
         raise UserError(f"{name} is {quote(text)}: it has no zone; add one, such as Z or +01:00")
     return (moment - _EPOCH) // _SECOND
-
-
-def iso_text(unix: int) -> str:
-    return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def quote(value: object) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -24,7 +25,7 @@ from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.bodies import ERRORS, score_of
+from tracecvr.online.service.bodies import ERRORS, receipt_facts, score_of
 from tracecvr.online.service.front import LOOPBACK, error_response, need, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
 from tracecvr.online.service.inference_protocol import inference_routes
@@ -65,25 +66,29 @@ def scoring_application(service: Scoring, names: Sequence[str]) -> FastAPI:
 
 
 def _routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/clicks", responses=ERRORS, dependencies=[need("ingest")], response_model=bodies.Registered)
+    @app.post("/v1/clicks", responses=ERRORS, dependencies=[need("ingest")], response_model=dict[str, Any])
     async def register(batch: bodies.Clicks) -> Response:
-        """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
+        """Register and score clicks; answered once they are on disk: the receipt, as of `/v1/events`, and the scores,
+        each with its version. A click that is sent again gets its first answer again."""
         return _json(await service.register(batch))
 
     @app.post("/v1/events", responses=ERRORS, dependencies=[need("ingest")])
-    async def ingest(batch: bodies.Actions) -> bodies.Receipt:
-        """Accept actions; answered once they are on disk."""
+    async def ingest(batch: bodies.Actions) -> dict[str, Any]:
+        """Accept actions; answered once they are on disk, with a receipt. Of the `accepted`, some may be `late`, after
+        their interval was closed, or `out_of_window`; of the `duplicates`, `conflicts` contradict the first, which
+        counts. What is `set_aside` is dated too far ahead; for what is `not_kept` there was no room."""
         service.refuse_many("events", batch.events)
         if any(action.type == "click" for action in batch.events):
             raise HTTPException(422, "clicks go to /v1/clicks")
         contents = [action.given() for action in batch.events]
         receipt = await service.commit(await run_by_size(service.read, contents))
-        return bodies.Receipt(**bodies.Receipt.facts(receipt, service.store.times))
+        return receipt_facts(receipt, service.store.times)
 
     @app.get("/v1/clicks/{click_id:path}", responses=ERRORS, dependencies=[need("score")])
-    async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
-        """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
-        id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
+    async def click(click_id: str, kind: _Kind = None) -> dict[str, Any]:
+        """A click as it is known now: what it was answered (`at_click`), the delay in seconds of each action so far,
+        what had happened at the end of each window, and what is believed `now`. Digits are the id 777 or, if there is
+        none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_describe_known, service, click_id, kind)
 
     newest, turn = NewestForecasts(service.store), asyncio.Lock()
@@ -138,9 +143,10 @@ def _routes(app: FastAPI, service: Service) -> None:
 
 
 def _scoring_routes(app: FastAPI, service: Scoring) -> None:
-    @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model=bodies.Scores)
+    @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model=dict[str, Any])
     async def score(batch: bodies.Features) -> Response:
-        """Score clicks without registering them."""
+        """Score clicks without registering them. `model` is the challenger that answered, left out if it is the store's
+        own; `bad_values` counts values that could not be read, by column: they count as missing."""
         return _json(await service.score(batch))
 
     @app.get("/v1/model", responses=ERRORS, dependencies=[need("score")])
@@ -155,9 +161,9 @@ def _scoring_routes(app: FastAPI, service: Scoring) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
-        """Whether there is a version to answer with, and what is wrong beside that: scores go on, and grow old."""
+        """Whether there is a version to answer with, and which."""
         serving = service.scorer.ready()
-        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{service.concerns()}"
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}"
 
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthy() -> str:
@@ -186,10 +192,10 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
     elif "version" in asked.model_fields_set:
         promote_own(store, asked.version)
     else:
-        choices.change(store.folder, lambda now: now.promote(None))
+        choices.change(store.folder, lambda now: replace(now, model=None))
 
 
-def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:
+def _describe_known(service: Service, given: str, kind: str | None) -> dict[str, Any]:
     key, (click, *actions) = _read_logged(service, given, kind)
     store, scorer = service.store, service.scorer
     clock = max(service.log.facts().get("watermark", 0) + store.grid.lateness, click.ts)
@@ -201,22 +207,23 @@ def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Kn
         {"end": end, "over": bool(over), "happened": [n for n, s in zip(names, happened, strict=True) if s]}
         for end, over, happened in zip(store.schema.horizons, visible, state, strict=True)
     ]
-    return bodies.Known(
-        click_id=key,
-        ts=store.times.show(click.ts),
-        time=store.times.iso(click.ts),
-        at_click=None if click.score is None else bodies.Score(**score_of(click.score)),
-        version_at_click=click.version,
-        model_at_click=click.model,
-        now=bodies.Score(**score_of(now)),
-        version=scorer.ready().version,
-        model=scorer.ready().name,
-        elapsed=int(known.elapsed[0]),
-        converted=bool(known.converted[0]),
-        final=bool(known.mature[0]),
-        actions={name: age for name, age in ages.items() if age != NEVER},
-        windows=windows,
-    )
+    serving = scorer.ready()
+    return {
+        "click_id": key,
+        "ts": store.times.show(click.ts),
+        "time": store.times.iso(click.ts),
+        "at_click": None if click.score is None else score_of(click.score),
+        "version_at_click": click.version,
+        "model_at_click": click.model,
+        "now": score_of(now),
+        "version": serving.version,
+        "model": serving.name,
+        "elapsed": int(known.elapsed[0]),
+        "converted": bool(known.converted[0]),
+        "final": bool(known.mature[0]),
+        "actions": {name: age for name, age in ages.items() if age != NEVER},
+        "windows": windows,
+    }
 
 
 def _read_logged(service: Service, given: str, kind: str | None) -> tuple[int | str, list[Accepted]]:

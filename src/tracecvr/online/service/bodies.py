@@ -1,7 +1,6 @@
-"""What requests and answers look like; FastAPI makes the OpenAPI description of it.
+"""What requests look like, of which FastAPI makes the OpenAPI description; and parts of answers.
 
-Of a request with many mistakes, the first is reported. Listing half a million others would take seconds, in which
-nobody else is answered.
+Of a request with many mistakes, only the first is reported: to list half a million would keep others waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tracecvr.online.log.event_log import Receipt as Committed
+from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.times import Times
 
 _SHOWN = 40
@@ -116,75 +115,13 @@ def score_of(log_odds: float) -> dict[str, float]:
     return {"probability": (1.0 if log_odds >= 0 else small) / (1.0 + small), "log_odds": log_odds}
 
 
-class Score(BaseModel):
-    probability: float
-    log_odds: float
-
-
-class Scored(Score):
-    """A score, and by which version of which model."""
-
-    version: int
-    model: str | None = Field(default=None, description="the challenger that answered; left out: the store's own model")
-
-
-class Scores(BaseModel):
-    version: int
-    model: str | None = Field(default=None, description="the challenger that answered; left out: the store's own model")
-    scores: list[Score]
-    bad_values: dict[str, int] | None = Field(
-        default=None, description="of each column, how many values could not be read: they count as missing"
-    )
-
-
-class Receipt(BaseModel):
+def receipt_facts(receipt: Receipt, times: Times) -> dict[str, Any]:
     """What became of a batch. All of it is on disk, but for what `not_kept` counts."""
-
-    accepted: int
-    duplicates: int = Field(description="were there before")
-    late: int = Field(description="of the accepted: their interval was closed")
-    out_of_window: int = Field(description="of the accepted: clicks that came more than d_max too late")
-    conflicts: int = Field(description="of the duplicates: they contradict the first one, which counts")
-    set_aside: int = Field(description="dated too far ahead: not accepted until `tracecvr aside accept`")
-    not_kept: int = Field(description="of `set_aside` and `conflicts`: there were too many already")
-    note: str | None = Field(None, description="if some are set aside: why")
-
-    @classmethod
-    def facts(cls, receipt: Committed, times: Times) -> dict[str, Any]:
-        ahead, latest = receipt.counts["future"], times.iso(receipt.limit) or f"second {receipt.limit}"
-        note = f"dated later than {latest}, which is not believed; /v1/model says how ts is read" if ahead else None
-        names = ("late", "out_of_window", "conflicts", "not_kept")
-        counts = {name: receipt.counts[name] for name in names}
-        return {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **counts} | {
-            "set_aside": ahead,
-            "note": note,
-        }
-
-
-class Registered(Receipt):
-    scores: list[Scored] = Field(description="of a click that was there before: what it was answered then")
-    bad_values: dict[str, int] | None = Field(default=None, description="as of `/v1/score`")
-
-
-class Known(BaseModel):
-    """A click as it is known now."""
-
-    click_id: ClickId
-    ts: int | str
-    time: str | None = Field(description="the same as ISO 8601 text, if the log's origin is known")
-    at_click: Score | None = Field(description="what it was answered with, if it was")
-    version_at_click: int | None
-    model_at_click: str | None = Field(description="the challenger whose version that was; null: the store's own model")
-    now: Score = Field(description="given what has happened since")
-    version: int
-    model: str | None
-    elapsed: int
-    converted: bool
-    final: bool
-    actions: dict[str, int] = Field(description="delay in seconds of each action so far")
-    windows: list[dict[str, Any]] = Field(
-        description="of each window: its end, whether it is over, what had happened by then"
-    )
+    counts = {name: receipt.counts[name] for name in ("late", "out_of_window", "conflicts", "not_kept")}
+    ahead, latest = receipt.counts["future"], times.iso(receipt.limit) or f"second {receipt.limit}"
+    note = f"dated later than {latest}, which is not believed; /v1/model says how ts is read" if ahead else None
+    facts = {"accepted": receipt.accepted, "duplicates": receipt.duplicates, "set_aside": ahead, "note": note}
+    return facts | counts
 
 
 class PublishedFile(BaseModel):

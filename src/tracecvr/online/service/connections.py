@@ -1,9 +1,4 @@
-"""Connections whose peer does nothing are closed in time.
-
-uvicorn closes those that are idle between requests, and waits only so long when it stops. Here is the rest: the time to
-send a request and to read its answer, and how many connections there may be. A proxy does more: limits for each
-address, and for TLS handshakes (`deploy/nginx.conf`).
-"""
+"""Limits of connections that uvicorn lacks: their number, and the time to send a request and to read its answer."""
 
 from __future__ import annotations
 
@@ -63,8 +58,7 @@ class Counted(HttpToolsProtocol):
 
 
 class Watch:
-    """Looks now and then what each connection waits for, and closes those whose peer takes too long: a timer for each
-    request would cost more."""
+    """Closes connections whose peer takes too long. It looks now and then: a timer for each request would cost more."""
 
     def __init__(self, config: Config, connections: Collection[Any]) -> None:
         self._config, self._connections = config, connections

@@ -1,8 +1,7 @@
 """What is looked at before anything else of a request, how it is refused, and the headers of every answer.
 
-A page of anybody's can make a browser ask a service that listens on localhost: under a name of its own that it lets
-point there (DNS rebinding), or by a form. Where no token is needed, the name that is asked for and the page that asks
-are checked instead.
+Where no token is needed, the host name and the page that asks are checked: any page can make a browser ask localhost,
+by a form or under a name of its own that points there (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -113,12 +112,8 @@ def page_text() -> str:
 
 def page_policy(page: str) -> str:
     """The content security policy of a page: its own script and style by their hashes, and calls to its own origin."""
-    hashed = {name: _hashes(page, name) for name in ("script", "style")}
-    sources = "; ".join(f"{name}-src {hashes}" for name, hashes in hashed.items())
-    return f"{_NOTHING}; {sources}; connect-src 'self'; img-src data:"
-
-
-def _hashes(page: str, element: str) -> str:
-    contents = re.findall(f"<{element}>(.*?)</{element}>", page, re.DOTALL)
-    digests = (hashlib.sha256(content.encode()).digest() for content in contents)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    sources = {"script-src": "", "style-src": "", "connect-src": " 'self'", "img-src": " data:"}
+    for element, content in re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        sources[f"{element}-src"] += f" 'sha256-{digest}'"
+    return "; ".join([_NOTHING, *(name + allowed for name, allowed in sources.items())])

@@ -33,7 +33,7 @@ FAMILIES = {
     "source_lag": ("Messages not pulled yet", ("source",)),
     "source_up": ("Whether it can be read", ("source",)),
     "source_messages": ("Messages by what became of them", ("source", "kind")),
-    "mature": ("Live metrics of clicks with final labels", ("scores", "metric")),
+    "mature": ("Live metrics of clicks with final labels; `lately` is as served", ("scores", "metric")),
     "learner_up": ("Whether the learner runs", ()),
     "learner_restarts": ("How often it ended by itself", ()),
     "bad_values": ("Values of clicks learnt so far that could not be read", ("column",)),
@@ -64,7 +64,8 @@ def read_status(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...
         yield "source_lag", (source,), facts["lag"]
         yield "source_up", (source,), facts["problem"] is None
         yield from (("source_messages", (source, kind), facts[kind]) for kind in _BECAME)
-    for scores, figures in status.get("mature", {}).items():  # as served, prequential, and of the version that serves
+    lately = {"lately": status["window"]["as_served"]} if "window" in status else {}
+    for scores, figures in (status.get("mature", {}) | lately).items():
         yield from (("mature", (scores, metric), figures.get(metric)) for metric in _FIGURES)
     yield from (("bad_values", (column,), count) for column, count in status.get("bad_values", {}).items())
     on = Counter(alarm["kind"] for alarm in status.get("alarms", ()) if alarm["on"])

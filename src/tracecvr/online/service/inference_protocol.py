@@ -1,9 +1,8 @@
 """The Open Inference Protocol, version 2 (KServe, Triton), so that its clients and gateways can ask for scores.
 
 A raw column is an input of its own: `{"name": "device", "shape": [2], "datatype": "BYTES", "data": ["phone", null]}`.
-All inputs have as many values as there are clicks; null is a missing value. Values may also follow the JSON as bytes
-(the binary tensor data extension), as clients send NumPy arrays by default. The outputs are those of `/v1/score`, as
-JSON.
+All inputs have as many values as there are clicks; null is a missing value. Values may also follow the JSON as bytes,
+as clients send NumPy arrays by default (the binary tensor data extension). Outputs are JSON.
 """
 
 from __future__ import annotations

@@ -41,11 +41,6 @@ class LearnerState:
     problem: str | None = None
     """Why the last one ended; None once another has run for a minute."""
 
-    @property
-    def failed(self) -> bool:
-        """Whether the last one ended by itself, so that nothing may be learnt."""
-        return self.problem is not None
-
 
 class SupervisedProcess:
     """A process that calls `work(*given)`, watched by a thread that outlives whatever happens to it."""
@@ -109,7 +104,8 @@ class SupervisedProcess:
             try:
                 reason = receiver.recv()
             except EOFError:
-                reason = _describe_end(process.exitcode)
+                code = process.exitcode or 0
+                reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             return process.exitcode, reason
 
 
@@ -126,10 +122,6 @@ def _work(sender: Connection, nice: int, work: Callable[..., None], *given: Any)
             _log.exception("a process beside the service failed")
         sender.send(str(error) if known else f"{type(error).__name__}: {error}")
         sys.exit(HeldError.code if isinstance(error, HeldError) else 1)
-
-
-def _describe_end(code: int | None) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
 
 
 def _make_printable(text: str) -> str:

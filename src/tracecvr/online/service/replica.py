@@ -1,7 +1,7 @@
 """`tracecvr serve --replica`: scores from the versions that a writer has published, and accepts nothing.
 
-There is one writer: the service with the event log and the learner. A replica reads the directory of its store, or asks
-it over HTTP and keeps a copy. If the writer is gone, a replica goes on with what it has, and says how old that is.
+A replica reads the directory of the writer's store, or asks it over HTTP and keeps a copy. If the writer is gone, it
+goes on with what it has, and says how old that is.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ class Mirror:
                 f"--replica {where.scheme}://{where.hostname or ''}: give http://HOST:PORT or https://HOST:PORT"
             )
         self.url, self.folder, self._token = url.rstrip("/"), folder, token
-        self.reached: float | None = None
-        """When the writer was last heard, by the monotonic clock."""
         self.problem: str | None = None
         self._opener = build_opener(_NoRedirects)
         self._hashes: dict[Path, str] = {}
@@ -68,7 +66,7 @@ class Mirror:
         except (OSError, ValueError, BrokenAnswer, UserError) as error:
             self.problem = _reason(error)
             return False
-        self.reached, self.problem = time.monotonic(), None
+        self.problem = None
         return True
 
     def _pull(self) -> None:
@@ -169,22 +167,10 @@ class Replica(Scoring):
 
     def status(self) -> dict[str, Any]:
         """What serves, how old it is, and whether the writer is heard."""
-        mirror = self.mirror
+        mirror, model = self.mirror, self.scorer.model
+        age = None if model is None else max(0.0, time.time() - model.manifest["written"])
         writer = None if mirror is None else {"heard": mirror.problem is None, "problem": mirror.problem}
-        return super().status() | {"replica": True, "age_s": self.age(), "writer": writer}
-
-    def age(self) -> float | None:
-        """Seconds since the version that serves was written."""
-        model = self.scorer.model
-        return None if model is None else max(0.0, time.time() - model.manifest["written"])
-
-    def concerns(self) -> str:
-        """How old the version is, and when the writer was last heard, if it is not heard now."""
-        mirror, text = self.mirror, f", published {self.age():.0f} s ago"
-        if mirror is None or mirror.problem is None:
-            return text
-        since = "not heard" if mirror.reached is None else f"last heard {time.monotonic() - mirror.reached:.0f} s ago"
-        return f"{text}; the writer was {since}"
+        return super().status() | {"replica": True, "age_s": age, "writer": writer}
 
 
 def replica(

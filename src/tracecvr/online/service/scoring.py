@@ -14,13 +14,12 @@ from fastapi.concurrency import run_in_threadpool
 from msgspec import json
 
 from tracecvr.base.errors import UserError
-from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, RateLimiter, Token, Tokens
-from tracecvr.online.service.bodies import score_of
+from tracecvr.online.service.bodies import receipt_facts, score_of
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
@@ -171,10 +170,6 @@ class Scoring:
         """The status, and what only the page shows."""
         return self.status()
 
-    def concerns(self) -> str:
-        """What is wrong although scores go on. It needs no token, so it has no values."""
-        return ""
-
     def look(self) -> None:
         self.models.refresh()
 
@@ -223,7 +218,7 @@ class Service(Scoring):
         self.gauges.scored.inc(len(scored))
         known = [receipt.answers.get(event.event, (score, version, model)) for event, score in scored]
         scores = [score_of(score) | _by(version, model) for score, version, model in known]
-        content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
+        content = {"scores": scores, **receipt_facts(receipt, self.store.times)}
         return json.encode(content | {"bad_values": unreadable} if unreadable else content)
 
     def _events(self, clicks: Sequence[Registration]) -> list[Event]:
@@ -250,12 +245,6 @@ class Service(Scoring):
             "ticks": ticks_of(self.store, self.log, 200),
             "all_versions": versions_of(self.store, self.models.own.versions),
         }
-
-    def concerns(self) -> str:
-        failed = "; the learner fails: see /v1/status" if self.learner().failed else ""
-        newest = self.models.own.versions.manifests()[-1:]
-        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
-        return failed + (f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else "")
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`tracecvr serve`: the service and, beside it, the learner, which is started again if it ends.
 
-A second one on the same store does no harm: both score and accept, and the second's learner, refused as long as the
-first's holds the store, takes over when that is gone.
+A second one on the same store does no harm: its learner waits, and takes over when the first one is gone.
 """
 
 from __future__ import annotations

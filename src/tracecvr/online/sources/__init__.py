@@ -65,7 +65,8 @@ class BrokerSource:
     def of(cls, url: str, start: str = STARTS[0], config: Path | None = None) -> BrokerSource:
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
-            raise UserError(f"--source {_show(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
+            shown = re.sub(r"//[^/@]*@", "//...@", url)
+            raise UserError(f"--source {shown}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
         if "@" in parts.netloc:
             raise UserError("--source: credentials belong into the file of --source-config: others see command lines")
         names = tuple(sorted(set(parts.path.strip("/").split(","))))
@@ -94,10 +95,5 @@ class BrokerSource:
 
     def connect(self, client: str) -> Broker:
         """A connection; `client` is the name that the broker shows for it."""
-        self.check()
         broker: Broker = importlib.import_module(f"{__name__}.{self.scheme}").Connection(self, client)
         return broker
-
-
-def _show(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//...@", url)

@@ -1,7 +1,6 @@
 """Kafka: all partitions of the topics, assigned by hand at the store's positions.
 
-There is no group to be rebalanced. Offsets are committed under the client's name for those who watch the broker: they
-decide nothing. A position is an offset.
+There is no group to be rebalanced. A position is an offset. Offsets that are committed are for those who watch.
 """
 
 from __future__ import annotations
@@ -83,7 +82,8 @@ class Connection:
 
     def lag(self, ask: bool = False) -> Mapping[str, int]:
         for name, following in self._next.items():
-            self._ends[name] = max(self._ends.get(name, 0), self._last_known_end(name))
+            offsets = self._consumer.get_watermark_offsets(_at(name), cached=True)  # as of the last messages
+            self._ends[name] = max(self._ends.get(name, 0), int(offsets[1]) if offsets else 0)
             if ask and self._ends[name] <= following:
                 self._ends[name] = self._watermarks(_at(name))[1]
         return {name: max(0, self._ends[name] - following) for name, following in self._next.items()}
@@ -118,11 +118,6 @@ class Connection:
             raise UserError(f"{self.source}: no answer about {partition.topic}/{partition.partition}")
         first, end = offsets
         return int(first), int(end)
-
-    def _last_known_end(self, name: str) -> int:
-        """The offset after the last, as of the last messages from there."""
-        offsets = self._consumer.get_watermark_offsets(_at(name), cached=True)
-        return int(offsets[1]) if offsets else 0
 
     def _heard(self, error: KafkaError) -> None:
         if error.code() in _LOST:

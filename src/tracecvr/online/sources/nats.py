@@ -1,7 +1,6 @@
 """NATS JetStream: a durable pull consumer that starts at the store's position, made anew at every connection.
 
-A stream is one partition, its sequence is the position. The consumer is for those who watch the broker: what was
-acknowledged there decides nothing.
+A stream is one partition, its sequence is the position. Acknowledgements are for those who watch the broker.
 """
 
 from __future__ import annotations

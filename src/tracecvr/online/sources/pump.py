@@ -1,7 +1,6 @@
 """The pump: pull a batch, commit its events and the position in one transaction, acknowledge; again and again.
 
-It never waits for training, which is another process. If the broker is away or the disk is full, it tries again, and
-goes on from the store's position.
+If the broker is away or the disk is full, it tries again, and goes on from the store's position.
 """
 
 from __future__ import annotations

@@ -136,13 +136,8 @@ def drop(store: Store, name: str) -> None:
     home, lost = store.folder / FOLDER / name, name in list_lost(store)
     if not lost:
         find_challenger(store, name)
-
-    def forget(now: choices.Choice) -> choices.Choice:
-        if now.model == name:
-            raise UserError(f"{name!r} serves: promote another first, or roll back (`tracecvr models rollback`)")
-        return replace(now, before=None) if now.before == name else now
-
-    choices.change(store.folder, forget)
+    if choices.read(store.folder).model == name:
+        raise UserError(f"{name!r} serves: promote another first, or `newest`, the store's own model")
     gone = home.with_name(f".{name}.{os.getpid()}.dropped")
     if not lost:
         with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
@@ -172,7 +167,7 @@ def remove_dropped(store: Store) -> None:
 def promote_own(store: Store, version: int | None) -> None:
     """Let a version of the store's own model serve; None for always the newest."""
     store.versions.promote(version)
-    choices.change(store.folder, lambda now: now.promote(None))
+    choices.change(store.folder, lambda now: replace(now, model=None))
 
 
 def promote_challenger(store: Store, name: str) -> None:
@@ -186,13 +181,4 @@ def promote_challenger(store: Store, name: str) -> None:
         raise UserError(f"challenger {name!r} is damaged: `tracecvr verify` says what is wrong") from error
     if challenger.versions.serving() is None:
         raise UserError(f"challenger {name!r} has no version yet: `tracecvr tick` or `tracecvr learn` makes one")
-    choices.change(store.folder, lambda now: now.promote(name))
-
-
-def rollback(store: Store) -> str:
-    """Let what served before the last promotion do so; its version or, of a challenger, its name."""
-    now = choices.read(store.folder)
-    if now.model is None:
-        return str(store.versions.rollback())
-    choices.change(store.folder, lambda now: replace(now, model=now.before, before=None))
-    return now.before or str(store.versions.serving())
+    choices.change(store.folder, lambda now: replace(now, model=name))

@@ -1,9 +1,8 @@
 """What was chosen to serve (`serving.json`): a version of the store's own model, or a challenger. Learning goes on as
 before: a choice changes what is served, never what is learnt.
 
-A choice is kept twice: in the file, for whoever reads a store without its log, and in the event log. Each choice has a
-number. The newer one counts, and the other is written again from it: after a crash between the two writes, and if one
-is lost, damaged or of another time.
+A choice is kept in the file, for whoever reads a store without its log, and in the event log. The one with the higher
+number counts, and the other is written again from it: after a crash, and if one is lost, damaged or of another time.
 """
 
 from __future__ import annotations
@@ -35,12 +34,7 @@ class Choice:
     """Of the store's own model; None is always the newest."""
     model: str | None = None
     """The challenger that answers all clicks; None is the store's own model."""
-    before: str | None = None
-    """The model that answered before the last promotion."""
     number: int = 0
-
-    def promote(self, model: str | None) -> Choice:
-        return self if self.model == model else replace(self, model=model, before=self.model)
 
 
 def read(folder: Path) -> Choice:

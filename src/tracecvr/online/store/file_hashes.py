@@ -11,7 +11,6 @@ from tracecvr.base.files import read_json, sha256, write_json
 from tracecvr.learn.checkpoint import digest
 
 NAME = "files.json"
-_ADVICE = "copy it from where the store is whole"
 _MADE_OF = ("store.json", "start.safetensors", "base/**/*")
 
 
@@ -20,17 +19,11 @@ def write(folder: Path) -> None:
     paths = sorted(path for pattern in _MADE_OF for path in folder.glob(pattern) if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.startswith(".")}
     files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in named.items()}
-    write_json(folder / NAME, {"files": files, "manifest": digest(files)})
+    write_hashed(folder / NAME, {"files": files})
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder / NAME
-    if not path.is_file():
-        raise UserError(f"{path} is missing: {_ADVICE}")
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("manifest") != digest(content.get("files")):
-        raise UserError(f"{path} is damaged: {_ADVICE}")
-    files: dict[str, dict[str, Any]] = content["files"]
+    files: dict[str, dict[str, Any]] = read_hashed(folder / NAME, "copy it from where the store is whole")["files"]
     return files
 
 

@@ -43,7 +43,7 @@ from tracecvr.stream import WARM_LABELS
 
 Parts = tuple[Method, tuple[Plugin, ...], StreamLearning]
 """What a model learns with."""
-_FORMAT = 3
+_FORMAT = 4
 START = "start.safetensors"
 
 

@@ -33,10 +33,9 @@ class Versions(Checkpoints):
         super().save(engine, number, facts, {*pinned, *self._find_needed()})
 
     def _find_needed(self) -> set[int]:
-        """Versions that are kept however old they are: those chosen and newest published, and those before them."""
-        published, pinned = self.published(), self.chosen()
-        chosen = [number for number in published if pinned is not None and number <= pinned]
-        return {*published[-2:], *chosen[-2:]}
+        """Versions that are kept however old they are: the one chosen, and the newest two published."""
+        published = self.published()
+        return {*published[-2:], *(number for number in published if number == self.chosen())}
 
     def published(self) -> list[int]:
         """Versions that may serve: those that were not undone."""
@@ -64,13 +63,6 @@ class Versions(Checkpoints):
             known = ", ".join(map(str, self.published())) or "none"
             raise UserError(f"version {number} cannot serve: choose one of those published ({known})")
         choices.change(self._home, lambda now: replace(now, version=number))
-
-    def rollback(self) -> int:
-        earlier = [number for number in self.published() if number < (self.serving() or 0)]
-        if not earlier:
-            raise UserError("there is no earlier version to go back to")
-        self.promote(earlier[-1])
-        return earlier[-1]
 
     def chosen(self) -> int | None:
         return choices.read(self._home).version

@@ -46,20 +46,9 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         counts, bad = newest["counts"], BAD_VALUES
         status["joined"] = {name: n for name, n in counts.items() if not name.startswith(bad)}
         status["bad_values"] = {name.removeprefix(bad): n for name, n in counts.items() if name.startswith(bad)}
-        status["mature"] = _describe_mature(store, newest, versions)
-        status |= {name: newest[name] for name in ("recent", "alarms", "window")}
+        status |= {name: newest[name] for name in ("mature", "window", "recent", "alarms")}
         status["forecast"] = newest["forecast"]["summary"]
     return status
-
-
-def _describe_mature(store: Store, newest: dict[str, Any], versions: Versions) -> dict[str, Any]:
-    """Figures of mature clicks: of all of them, and as served by the version that serves now, in the last intervals."""
-    by_version = newest["by_version"]
-    if (name := choices.read(store.folder).model) is not None:
-        versions = find_challenger(store, name).versions
-        by_version = (versions.newest() or newest)["by_version"]
-    serving = versions.serving()
-    return {**newest["mature"], "serving": {"version": serving, **by_version.get(str(serving), {"clicks": 0})}}
 
 
 def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
@@ -68,18 +57,15 @@ def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
 
 
 def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
-    """Each version: up to when it has learnt, figures when it was made (`window`), and as served by it until now."""
-    listed = versions.manifests()
-    served = listed[-1]["by_version"] if listed else {}
+    """Each version: up to when it has learnt, and figures when it was made (`window`)."""
     return [
         {
             "version": manifest["intervals"],
             "end": store.grid.bounds(manifest["intervals"])[0],
-            "as_served": served.get(str(manifest["intervals"]), {"clicks": 0}),
             **{name: manifest["tick"][name] for name in ("clicks", "events")},
             **{name: manifest[name] for name in ("published", "undone", "window")},
         }
-        for manifest in listed
+        for manifest in versions.manifests()
     ]
 
 
