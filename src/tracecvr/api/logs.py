@@ -48,12 +48,9 @@ class Log:
     source: Path | None = None
     settings: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    proposal: str = ""
-    """The schema that was proposed for a log of your own (TOML)."""
-    flag: str = "option"
-    """What errors in options name."""
-    _holds: Any = field(default=None, repr=False)
-    """What must live as long as this: the temporary directory of `source`."""
+    proposal: str = ""  # the schema that was proposed for a log of your own (TOML)
+    flag: str = "option"  # what errors in options name
+    _holds: Any = field(default=None, repr=False)  # what must live as long as this: the temporary directory of `source`
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -162,8 +159,6 @@ def read(
     id: str | Sequence[str] | None = None,
     click_time: str | None = None,
     conversion_time: str | None = None,
-    converted: str | None = None,
-    delay: str | None = None,
     actions: Mapping[str, Table] | None = None,
     refunds: Table = None,
     features: Sequence[str] | None = None,
@@ -184,7 +179,8 @@ def read(
     ----------
     clicks
         One row per click, with its features: a DataFrame (pandas, polars), a pyarrow table, or the path of Parquet or
-        CSV files. Without `conversions`, its columns also tell what followed each click; or it has one row per event.
+        CSV files. Without `conversions`, its columns also tell what followed each click: when, or after how long
+        (`delay_seconds`), with a label (`converted`) or without. Or it has one row per event.
         Also the path of a schema (`.toml`) or of a prepared log.
     conversions
         One row per conversion, with the click's id and the time.
@@ -192,9 +188,6 @@ def read(
         Column (or columns) that tells clicks apart and that all tables have.
     click_time, conversion_time
         Columns of times: date-times, ISO 8601 text, or numbers since 1970. In two tables they may have the same name.
-    converted, delay
-        Columns of a table of clicks that has no time of the conversion: whether a click converted, and after how many
-        seconds.
     actions
         Other things that may follow a click, such as a cart: by name, a column of `clicks` or a table.
     refunds
@@ -224,8 +217,6 @@ def read(
         id=() if id is None else (id,) if isinstance(id, str) else tuple(id),
         click_time=click_time,
         conversion_time=conversion_time,
-        converted=converted,
-        delay=delay,
         features=None if features is None else tuple(features),
     )
     beside = dict(actions or {}) | ({} if refunds is None else {"refund": refunds})

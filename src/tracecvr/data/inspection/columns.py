@@ -100,12 +100,9 @@ class Profile:
     number: bool = False
     whole: bool = False
     either: bool = False
-    decimal: str = "."
-    """What stands before the decimals of its numbers."""
-    comma: bool = False
-    """Whether it holds numbers with commas that may stand between thousands: 1,234 or 1,234.50."""
-    of_folder: bool = False
-    """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
+    decimal: str = "."  # what stands before the decimals of its numbers
+    comma: bool = False  # whether it holds numbers with commas that may stand between thousands: 1,234 or 1,234.50
+    of_folder: bool = False  # whether it is no column of a file, but what the names of folders say (`day=31`)
 
     @property
     def is_delay(self) -> bool:
@@ -221,9 +218,7 @@ def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
 def _are_moments(seconds: pl.Series) -> bool:
     """Whether nearly all of these lie within some years of each other, and can be times since 1970."""
     inside = seconds.filter(seconds.is_between(times.FIRST, times.LAST))
-    if not len(inside) or len(inside) < _BULK * len(seconds):
-        return False
-    return _extent(inside) < _YEARS
+    return len(inside) >= max(_BULK * len(seconds), 1) and _extent(inside) < _YEARS
 
 
 def _of_text(plain: Profile, absent: tuple[str, ...]) -> Profile:

@@ -6,7 +6,6 @@ with different columns are told apart by their names without dates and numbers.
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,20 +29,21 @@ _VALUE = re.compile(r"|[+-]?\d+(\.\d*)?|\d{4}-\d{2}-\d{2}.*|\d{1,2}[/.]\d{1,2}[/
 _PLAIN = {"part", "data", "export", "log", "logs", "file", "chunk"}
 """Words that say nothing of what is in a file."""
 
+_MONTH = re.compile(
+    "jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?"
+)
+
 
 @dataclass(frozen=True)
 class Sampled:
     """A table of one file or several, its sample and its columns."""
 
     files: Sequence[LogFile]
-    topic: str
-    """What its name says of its rows."""
-    given: tuple[str, ...]
-    """Files, folders or patterns that stand for it."""
+    topic: str  # what its name says of its rows
+    given: tuple[str, ...]  # files, folders or patterns that stand for it
     rows: int
     columns: dict[str, Profile]
-    partial: dict[str, str]
-    """Columns that some files lack, and which."""
+    partial: dict[str, str]  # columns that some files lack, and which
 
     @property
     def name(self) -> str:
@@ -122,12 +122,8 @@ def _topic(path: Path) -> str:
 def _words(name: str) -> str:
     """A name without what stands for a day, a month or a part of a file; nothing if it says no more than that."""
     text = re.split(r"\d", re.sub(r"^[\d\W_]+", "", name.lower()))[0]
-    words = [word for word in re.findall(r"[^\W\d_]+", text) if word not in _PLAIN and not _is_month(word)]
+    words = [word for word in re.findall(r"[^\W\d_]+", text) if word not in _PLAIN and not _MONTH.fullmatch(word)]
     return "_".join(words) if len("".join(words)) > 2 else ""
-
-
-def _is_month(word: str) -> bool:
-    return any(month.lower().startswith(word) for month in calendar.month_name[1:]) and len(word) > 2
 
 
 def _shortest(group: Sequence[LogFile], by_name: Mapping[str, Sequence[Path]]) -> tuple[str, ...]:
@@ -151,18 +147,15 @@ class Said:
     id: tuple[str, ...] = ()
     click_time: str | None = None
     conversion_time: str | None = None
-    converted: str | None = None
-    delay: str | None = None
     actions: Mapping[str, str] = field(default_factory=dict)
     """Of a table with a row per click: the column of each other action's time, `refund` included."""
     features: tuple[str, ...] | None = None
-    tables: Mapping[str, str] = field(default_factory=dict)
-    """Of each file: what its rows are."""
+    tables: Mapping[str, str] = field(default_factory=dict)  # of each file: what its rows are
 
     @property
     def of_clicks(self) -> dict[str, str]:
         """Columns of the table of clicks, each with the name of what was said."""
-        named = {"click_time": self.click_time, "converted": self.converted, "delay": self.delay}
+        named = {"click_time": self.click_time}
         if len(self.tables) < 2:
             named["conversion_time"] = self.conversion_time
         named |= {f"actions: {name}": column for name, column in self.actions.items()}
@@ -172,7 +165,7 @@ class Said:
     @property
     def follows(self) -> bool:
         """Whether columns of the table of clicks are said to tell what followed."""
-        return bool(self.conversion_time or self.converted or self.delay or self.actions) and len(self.tables) < 2
+        return bool(self.conversion_time or self.actions) and len(self.tables) < 2
 
     def time_of(self, columns: Iterable[str]) -> str | None:
         """The column of times in a table of what followed, if it was said."""
@@ -203,13 +196,6 @@ def _believe(one: Profile, what: str) -> Profile:
             reason = f"is empty in {one.nulls:,} of {one.rows:,} rows that were looked at"
     elif what == "features":
         reason = refuse_feature(one, asked=True)
-    elif what == "converted":
-        if not plain.is_label:
-            reason = f"does not say yes or no of every click, but {one.examples()}"
-    elif what == "delay":
-        plain = replace(profile(one.values.alias("delay")), name=one.name)
-        if not plain.number:
-            reason = "is not a number of seconds from the click to the conversion"
     else:
         plain = replace(profile(one.values.alias("time")), name=one.name)
         if plain.unit is None:
