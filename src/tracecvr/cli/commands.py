@@ -63,7 +63,6 @@ def _common(
 def _add_list(kind: str, more: str = "") -> None:
     @app.command(f"{kind}s", help=f"List the {kind}s and their options{more}.")
     def show(as_json: AsJson = False) -> None:
-
         if as_json:
             typer.echo(json.dumps(tables.describe(kind), indent=2))
         else:

@@ -55,8 +55,8 @@ class ColumnFiles:
     def _header(self, name: str) -> bytes:
         """The .npy header. It leaves room for any number of rows, and so has the same size when they are known."""
         form, header = self.forms[name], BytesIO()
-        described = np.lib.format.header_data_from_array_1_0(form) | {"shape": (self.rows, *form.shape[1:])}
-        np.lib.format.write_array_header_1_0(header, described | {"fortran_order": False})
+        descr, shape = np.lib.format.dtype_to_descr(form.dtype), (self.rows, *form.shape[1:])
+        np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
         return header.getvalue()
 
     def _write(self, name: str, content: Any) -> None:

@@ -251,7 +251,11 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
         words = _words_by_frequency(types)
         click_word = next((word for sign in CLICK for word in words if sign in word.lower()), words[0])
         mine = types.values == click_word
-        of_clicks = {name: _restrict_one(one, mine) for name, one in clicks.columns.items() if one is not types}
+        of_clicks = {
+            name: replace(one, values=one.values.filter(mine))
+            for name, one in clicks.columns.items()
+            if one is not types
+        }
     time = _time_of(clicks, said, is_clicks=True)
     reading = Reading("events", time, type="" if types is None else types.name, event=click_word)
     reading.id = _find_common_id(reading, tables, of_clicks, said)
@@ -481,10 +485,4 @@ def _words_by_frequency(kinds: Profile) -> list[str]:
 
 
 def _restrict(columns: Mapping[str, Profile], rows: pl.Series) -> dict[str, Profile]:
-    return {name: _restrict_one(one, rows) for name, one in columns.items() if one.unit is None}
-
-
-def _restrict_one(one: Profile, rows: pl.Series) -> Profile:
-    values = one.values.filter(rows)
-    distinct = 0 if values.dtype.is_nested() else values.drop_nulls().n_unique()
-    return replace(one, values=values, nulls=values.null_count(), distinct=distinct)
+    return {name: replace(one, values=one.values.filter(rows)) for name, one in columns.items() if one.unit is None}

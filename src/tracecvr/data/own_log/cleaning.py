@@ -196,6 +196,8 @@ class Cleaner:
 
 
 def _without(gone: pl.DataFrame, *frames: pl.DataFrame) -> tuple[pl.DataFrame, ...]:
+    if gone.is_empty():
+        return frames
     return tuple(frame.join(gone, on="_id", how="anti", maintain_order="left") for frame in frames)
 
 
