@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracecvr.api.authors import register
-    from tracecvr.api.comparisons import Board, compare, load_board
+    from tracecvr.api.comparisons import Board, compare
     from tracecvr.api.logs import Log, dataset, read
     from tracecvr.api.models import Model, load
     from tracecvr.api.replays import Result, load_result, replay
@@ -39,7 +39,6 @@ __all__ = [
     "compare",
     "dataset",
     "load",
-    "load_board",
     "load_result",
     "read",
     "register",
@@ -48,7 +47,7 @@ __all__ = [
 
 _HOMES = {
     "api.authors": ("register",),
-    "api.comparisons": ("Board", "compare", "load_board"),
+    "api.comparisons": ("Board", "compare"),
     "api.logs": ("Log", "dataset", "read"),
     "api.models": ("Model", "load"),
     "api.replays": ("Result", "load_result", "replay"),

@@ -74,7 +74,7 @@ def test_rows_with_labels_and_options_of_their_own(log: tc.Log, tmp_path: Path) 
     assert list(made.frame["method"]) == ["{short}", "long"]
     windows = [made.result(label).content["config"]["method"]["window"] for label in ("{short}", "long")]
     assert windows == [900, 7200]
-    assert tc.load_board(tmp_path / "bench").frame.equals(made.frame)
+    assert tc.Board(tmp_path / "bench").frame.equals(made.frame)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_missing_words_are_the_empty_text(tmp_path: Path) -> None:
     assert table.x[0, 0] == xxhash.xxh3_64_intdigest(b"") % 512
 
 
-def numeric_1(folder: Path, values: dict[int, str], bins: str = "equal") -> list[int]:
+def numeric_1(folder: Path, values: dict[int, str], bins: str = "linear") -> list[int]:
     """Bins of the first number (64 of them), one click per day."""
     lines = [line(day * DAY, numbers=(value, *NUMBERS[1:])) for day, value in values.items()]
     table, _ = Criteo(bins=bins).prepare(write(folder, lines))
@@ -77,7 +77,7 @@ def test_log_bins_spread_small_counts(tmp_path: Path) -> None:
     values = {0: "", 1: "1", 2: "7", 3: "65534", 12: "15"}
     # log2(v + 2) is 0, 1.58, 3.17, 16 and 4.09, of 16: times four.
     assert numeric_1(tmp_path, values, "log") == [0, 6, 12, 63, 16]
-    assert numeric_1(tmp_path, values, "equal")[1:3] == [0, 0]
+    assert numeric_1(tmp_path, values, "linear")[1:3] == [0, 0]
 
 
 def test_repeated_lines_are_counted_and_the_first_is_kept(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_refunds_are_saved_with_the_table(tmp_path: Path) -> None:
     assert np.array_equal(loaded.refund_ts, table.refund_ts)  # type: ignore[arg-type]
     assert loaded.fingerprint == table.fingerprint != small_log().fingerprint
     assert torch.equal(torch.from_numpy(np.array(loaded.label)), torch.from_numpy(table.label))
-    (tmp_path / "table" / "undone_ts.npy").unlink()
+    (tmp_path / "table" / "refund_ts.npy").unlink()
     with pytest.raises(UserError, match="prepare the table again"):
         ClickTable.load(tmp_path / "table")
 

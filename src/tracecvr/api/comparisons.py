@@ -33,7 +33,7 @@ METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """What came out of a comparison. It shows itself in a notebook.
+    """What came out of a comparison, or of any bench in a directory. It shows itself in a notebook.
 
     Parameters
     ----------
@@ -185,14 +185,8 @@ def compare(
     return Board(folder, state.failed, holds)
 
 
-def load_board(path: str | Path) -> Board:
-    """The board of a bench in a directory, finished or not."""
-    return Board(Path(path))
-
-
 def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None = None, progress: bool = True) -> State:
-    """Carry out a bench, or the rest of it, and write its tables and its report. `by`: the feature that a suite of
-    forecasts forecasts by."""
+    """Carry out what is left of a bench, and write its tables and report; a suite of forecasts needs a feature `by`."""
     if (request.suite.layout == "forecast") != (by is not None):
         raise UserError("--by FEATURE goes with the suite forecast, such as --by campaign, and with no other")
     with hold_bench(request, out) as held, shown.progress(progress) as tell:

@@ -48,12 +48,9 @@ class Log:
     source: Path | None = None
     settings: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    proposal: str = ""
-    """The schema that was proposed for a log of your own (TOML)."""
-    flag: str = "option"
-    """What errors in options name."""
-    _holds: Any = field(default=None, repr=False)
-    """What must live as long as this: the temporary directory of `source`."""
+    proposal: str = ""  # the schema that was proposed for a log of your own (TOML)
+    flag: str = "option"  # what errors in options name
+    _holds: Any = field(default=None, repr=False)  # what must live as long as this: the temporary directory of `source`
 
     @cached_property
     def prepared(self) -> Prepared:

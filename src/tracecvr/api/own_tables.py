@@ -1,8 +1,5 @@
-"""Tables of a log of your own, in memory (of whatever library) or in files, by way of the same inspection and cleaning
-as `tracecvr inspect` and `prepare`.
-
-Tables are written as Parquet into a temporary directory. The inspection is told what is known of their columns. pandas
-and pyarrow are never imported.
+"""Tables of a log of your own, in memory or in files: written as Parquet to a temporary directory, then inspected and
+prepared as by `tracecvr inspect` and `prepare`. pandas and pyarrow are never imported.
 """
 
 from __future__ import annotations
@@ -83,6 +80,8 @@ Duration = str | float | timedelta
 Moment = str | float | timedelta | date
 """A date, ISO 8601 text, or a duration since the log's first day."""
 
+_MOMENTS = ("split", "observed_until")
+
 
 def prepare_tables(
     clicks: Table,
@@ -93,8 +92,7 @@ def prepare_tables(
     labels: Mapping[str, Any],
     progress: Progress,
 ) -> tuple[TemporaryFolder, Inspection]:
-    """Inspect a log and prepare it, as `table` in a folder. `beside`: other things that follow a click, each a table
-    or a column of `clicks`."""
+    """Inspect a log and prepare it, as `table` in a folder; `beside` has tables or columns of what else follows."""
     in_clicks = frame_of(clicks, "clicks").collect_schema()
     columns = {name: given for name, given in beside.items() if isinstance(given, str) and given in in_clicks}
     others = ({} if conversions is None else {"conversion": conversions}) | {
@@ -153,7 +151,12 @@ def _refuse_leaks(inspection: Inspection, said: Said) -> None:
 
 def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the dataset: what is given, and what has to be proposed anew because of it."""
-    wanted = {name: _read_label(name, value, origin) for name, value in given.items() if value is not None}
+    wanted: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "horizons" and value is not None:
+            wanted[name] = tuple(seconds(end, name) for end in value)
+        elif value is not None:
+            wanted[name] = moment(value, origin, name) if name in _MOMENTS else seconds(value, name)
     measured, d_max = inspection.measured, wanted.get("d_max")
     if "observed_until" in wanted:
         measured = replace(measured, last_seen=wanted["observed_until"] - 1)
@@ -167,12 +170,6 @@ def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any
         labels = measured.propose_labels(d_max)
         wanted = {name: getattr(labels, name) for name in ("d_max", "horizons", "split", "interval")} | wanted
     return wanted
-
-
-def _read_label(name: str, given: Any, origin: int | None) -> Any:
-    if name == "horizons":
-        return tuple(seconds(end, name) for end in given)
-    return moment(given, origin, name) if name in ("split", "observed_until") else seconds(given, name)
 
 
 def seconds(given: Duration, name: str) -> int:

@@ -62,7 +62,6 @@ def _common(
 def _add_list(kind: str, more: str = "") -> None:
     @app.command(f"{kind}s", help=f"List the {kind}s and their options{more}.")
     def show(as_json: AsJson = False) -> None:
-
         if as_json:
             typer.echo(json.dumps(tables.describe(kind), indent=2))
         else:
@@ -95,13 +94,9 @@ def inspect_log(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, inspection.toml)
     tables.show_inspection(inspection)
-    if out is None:
-        typer.echo(inspection.toml)
-        typer.echo(
-            "write it with --out schema.toml, read it, correct it, then: tracecvr prepare logs --schema schema.toml"
-        )
-    else:
-        typer.echo(f"schema: {out}; read it, correct it, then: tracecvr prepare logs --schema {out} --out TABLE")
+    typer.echo(inspection.toml if out is None else f"schema: {out}")
+    written = "write it with --out schema.toml, " * (out is None)
+    typer.echo(f"{written}read it, correct it, then: tracecvr prepare logs --schema {out or 'schema.toml'} --out TABLE")
 
 
 @app.command()

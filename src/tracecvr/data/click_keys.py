@@ -1,5 +1,4 @@
-"""The number by which a click is known, in tables, event logs and ledgers: one rule for all of them, so that an action
-that is sent live finds the click of a log that was read from files."""
+"""The number by which a click is known, in tables, event logs and ledgers alike."""
 
 from __future__ import annotations
 

@@ -25,14 +25,12 @@ _BLOCK = 1 << 22
 
 
 class ColumnFiles:
-    """Takes columns in blocks of rows, all with the same names, and keeps them in .npy files: those of a directory,
-    where `map_column` finds them, or files without a name."""
+    """Takes columns in blocks of rows and keeps them in .npy files: in a directory, or files without a name."""
 
     def __init__(self, scratch: Scratch, folder: Path | None = None) -> None:
         self.scratch, self.folder, self.rows = scratch, folder, 0
         self.files: dict[str, BinaryIO] = {}
-        self.forms: dict[str, Array] = {}
-        """Of each column, an array without rows."""
+        self.forms: dict[str, Array] = {}  # of each column, an array without rows
 
     def append(self, block: dict[str, Array]) -> None:
         for name, values in block.items():
@@ -51,19 +49,14 @@ class ColumnFiles:
             self._write(name, header := self._header(name))
             form = self.forms[name]
             whole = np.memmap(file, form.dtype, "r", len(header), (self.rows, *form.shape[1:]))
-            columns[name] = _plain(whole)
+            columns[name] = whole.view(np.ndarray)
         return columns
-
-    def contents(self, name: str) -> Iterator[bytes]:
-        """The bytes of a finished column, in blocks."""
-        self.files[name].seek(len(self._header(name)))
-        return _blocks(self.files[name])
 
     def _header(self, name: str) -> bytes:
         """The .npy header. It leaves room for any number of rows, and so has the same size when they are known."""
         form, header = self.forms[name], BytesIO()
-        described = np.lib.format.header_data_from_array_1_0(form) | {"shape": (self.rows, *form.shape[1:])}
-        np.lib.format.write_array_header_1_0(header, described | {"fortran_order": False})
+        descr, shape = np.lib.format.dtype_to_descr(form.dtype), (self.rows, *form.shape[1:])
+        np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
         return header.getvalue()
 
     def _write(self, name: str, content: Any) -> None:
@@ -86,12 +79,7 @@ def map_column(path: Path) -> Array:
     size = path.stat().st_size - column.offset
     if column.dtype.kind not in "biuf" or not column.dtype.isnative or column.nbytes != size:
         raise UserError(f"{path}: not a column as it was written; prepare the table again")
-    return _plain(column)
-
-
-def _plain(column: np.memmap[Any, Any]) -> Array:
-    """The same memory as an ordinary array: to slice a `memmap` takes several times as long."""
-    return column.view(np.ndarray)
+    return column.view(np.ndarray)  # to slice a `memmap` takes several times as long
 
 
 def contents(column: Array) -> Iterator[Any]:
@@ -101,11 +89,13 @@ def contents(column: Array) -> Iterator[Any]:
         yield np.ascontiguousarray(column[start : start + rows]).data
 
 
-def contents_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        yield from _blocks(file)
+def read_contents(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a column in a file, in blocks."""
+    file.seek(0)
+    np.lib.format.read_magic(file)
+    np.lib.format.read_array_header_1_0(file)
+    while block := file.read(_BLOCK):
+        yield block
 
 
 def fingerprint(head: str, columns: Iterable[Iterable[Any]]) -> str:
@@ -114,8 +104,3 @@ def fingerprint(head: str, columns: Iterable[Iterable[Any]]) -> str:
         for block in blocks:
             digest.update(block)
     return digest.hexdigest()
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    while block := file.read(_BLOCK):
-        yield block

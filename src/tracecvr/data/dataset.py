@@ -1,7 +1,7 @@
 """Dataset: what the author of a reader writes. `read` gives raw rows; everything after that is the same for all.
 
-A dataset's dataclass fields are its options (`--data-set key=value`). The encoder is fitted on the warm-up part alone.
-A log is read in parts, sorted and written in slices, so that one bigger than memory is no different.
+A dataset's dataclass fields are its options (`--data-set key=value`). A log is read in parts, sorted and written in
+slices, so that one bigger than memory is no different.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ class Dataset:
         return None
 
     def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
-        """Ids of clicks as the log has them (`given_id`), by their keys (`click_id`), if the table has keys in place of
-        them. An id may be there several times."""
+        """Ids as the log has them (`given_id`), some several times, if the table has keys (`click_id`) of them."""
         return None
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
@@ -210,7 +209,7 @@ class _Preparation:
         }
         if "undone" in rows.columns:
             turns = rows.select(pl.col(TURNS).cast(pl.Int64).fill_null(NEVER))
-            block["undone_ts"] = turns.to_numpy(order="c")
+            block["refund_ts"] = turns.to_numpy(order="c")
         return block | {f"{TRUTH_PREFIX}{name}": rows[name].to_numpy() for name in self.truth}
 
     def _check_times(self, clicks: pl.DataFrame) -> None:

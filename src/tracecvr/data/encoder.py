@@ -1,4 +1,4 @@
-"""Encoder: raw columns to embedding ids. Fitted on the warm-up part alone, saved beside the table and the model.
+"""Encoder: raw columns to embedding ids, fitted on the warm-up part alone.
 
 Hashes are xxh3_64 of the UTF-8 text (a missing value is the empty text), modulo the table size: a fixed contract, so
 that a saved model always reads the same ids.
@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 import polars_hash  # noqa: F401  (registers the .nchash namespace)
 
+from tracecvr.base.config import refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
 from tracecvr.data.table import Feature, Ids
@@ -198,14 +199,11 @@ class Encoder:
 
     @cached_property
     def _ids(self) -> list[pl.Expr]:
-        """Of columns that are named by their places. Built once: for a few rows, that takes as long as to evaluate
-        them."""
+        """Of columns named by their places. Built once, which takes as long as to evaluate them for a few rows."""
         return [replace(column, raw=f"x{j}").ids() for j, column in enumerate(self.columns)]
 
     def check(self, raw: pl.DataFrame) -> None:
-        missing = [c.raw for c in self.columns if c.raw not in raw.columns]
-        if missing:
-            raise UserError(f"column {missing[0]!r} is missing; expected {', '.join(c.raw for c in self.columns)}")
+        refuse_missing([c.raw for c in self.columns], raw.columns, "features")
 
     def save(self, path: Path) -> None:
         write_json(path, {"columns": [{"kind": c.kind} | asdict(c) for c in self.columns]})

@@ -1,5 +1,4 @@
-"""Work on logs bigger than memory: rows split by a key or put in order of time, in memory while they are few and in
-temporary files beyond that.
+"""Rows split by a key or put in order of time: in memory while they are few, in temporary files beyond that.
 
 These files have no name, so that the system takes their space back however the process ends.
 """
@@ -35,8 +34,7 @@ _MOST_PARTS = 256
 
 @dataclass
 class Scratch(ExitStack):
-    """Where rows go that do not fit in memory, how many bytes of them do, and who is told how far the work is. As a
-    context manager it closes every file it opened."""
+    """Where rows go that do not fit in memory, and how many bytes do. It closes every file that it opened."""
 
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     progress: Progress = no_progress
@@ -62,8 +60,7 @@ def _close(file: BinaryIO) -> None:
 
 
 def partition(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scratch) -> Iterator[pl.DataFrame]:
-    """The same rows in other frames: those of equal `key` lie in one frame, in the order in which they came. There are
-    as many frames as there are budgets in `size`, the bytes of all rows, if that is not too many files."""
+    """The same rows in other frames: those of equal `key` lie in one, in their order. `size`: the bytes of all rows."""
     parts = min(-(-size // scratch.budget), _MOST_PARTS)
     if parts <= 1:
         yield pl.concat(frames)
@@ -72,8 +69,7 @@ def partition(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scra
 
 
 class ClickSorter:
-    """Takes clicks in any order and gives them back in that of (click_ts, click_id), a slice at a time. Clicks of the
-    same second lie in the same slice."""
+    """Sorts clicks by (click_ts, click_id); those of the same second lie in the same slice."""
 
     def __init__(self, scratch: Scratch) -> None:
         self.scratch = scratch

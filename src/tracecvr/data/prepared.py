@@ -34,8 +34,7 @@ class Prepared:
 
     table: ClickTable
     encoder: Encoder
-    origin: int | None = None
-    """The Unix time of the log's second 0, if it has a calendar."""
+    origin: int | None = None  # The Unix time of the log's second 0, if it has a calendar
     given_ids: pl.LazyFrame | None = None
     """Where the table has keys of text ids (`click_id`): the ids that the log has (`given_id`)."""
 
@@ -103,8 +102,7 @@ def options_of(path: Path, dataset: Dataset, changed: bool) -> dict[str, Any]:
         raise UserError(
             f"{path} is prepared already: --data-set has no effect on it; prepare the raw log again with it"
         )
-    options: dict[str, Any] = manifest["options"]
-    return options
+    return dict(manifest["options"])
 
 
 def record(dataset: Dataset, source: Path | None, folder: Path) -> None:

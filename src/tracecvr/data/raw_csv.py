@@ -5,7 +5,7 @@ Nothing is quoted in these logs, so row i of the frame is line i of the file, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +62,11 @@ class Field:
 
 
 def read_blocks(path: Path, fields: Sequence[Field], scratch: Scratch, separator: str = ",") -> Iterator[pl.DataFrame]:
-    """A file without a header in blocks of rows, in its order, of any size."""
+    """A file without a header in blocks of rows, in its order, of any size; `click_id` is the number of each row."""
     refuse_archive(path, head(path))
     size, rows, seen, names = path.stat().st_size, 0, 0, [field.name for field in fields]
-    yield pl.DataFrame(schema={field.name: field.dtype for field in fields})  # so that there is one
+    empty = pl.DataFrame(schema={field.name: field.dtype for field in fields})
+    yield empty.with_row_index("click_id")  # so that there is one
     line = pl.col("line")
     cells = line.str.strip_prefix("\ufeff").str.split(separator)
     count = pl.when(line == "").then(0).otherwise(cells.list.len())
@@ -78,9 +79,10 @@ def read_blocks(path: Path, fields: Sequence[Field], scratch: Scratch, separator
         for block in texts.with_columns(values).collect_batches(chunk_size=_BATCH, maintain_order=True):
             frame = block.select(pl.col(f"_{name}").alias(name) for name in names)
             _refuse_wrong_lines(path, frame, block, fields, _SEPARATORS[separator], rows + 1)
+            numbered = frame.with_row_index("click_id", rows)
             rows, seen = rows + len(block), seen + int(block["_size"].sum())
             scratch.progress("read", rows, max(rows, rows * size // max(seen, 1)))
-            yield frame
+            yield numbered
     except pl.exceptions.PolarsError as error:
         number = _find_line_of_bytes(path)
         reason = str(error).partition("\n")[0] if number is None else f"line {number}: not UTF-8 text"
@@ -111,14 +113,6 @@ def _find_line_of_bytes(path: Path) -> int | None:
             if "\ufffd" in line.decode(errors="replace"):
                 return number
     return None
-
-
-def number_rows(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Frames of one file with the number of each row in it, from 0, as `click_id`."""
-    rows = 0
-    for frame in frames:
-        yield frame.with_row_index("click_id", rows)
-        rows += len(frame)
 
 
 def check_rows(

@@ -21,8 +21,7 @@ from tracecvr.data.table import Ids, Ints
 
 
 class RowEncoder:
-    """The columns of an encoder as functions of single values. `names` are the raw columns, each once, in the order in
-    which the values of a click are given."""
+    """The columns of an encoder as functions of single values, which a click gives in the order of `names`."""
 
     def __init__(self, encoder: Encoder, names: Sequence[str]) -> None:
         self._names = names

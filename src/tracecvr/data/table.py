@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,20 +37,15 @@ LEARNER_COLUMNS = ("x", "click_ts", "click_id", "action_ts")
 """The columns that learners see."""
 
 TURNS = ("undone", "regained", "undone_again")
-"""When a conversion was taken back, when one came after that, and when that was taken back, too: more turns than these
-are not kept."""
+"""When a conversion was taken back, when one came after that, and when that was taken back, too. No more are kept."""
 
-_FILES = {name: name for name in LEARNER_COLUMNS} | {
-    "refund_ts": "undone_ts",
-    "late_known_ts": "late_seen_ts",
-    "late_arrival_ts": "late_came_ts",
-}
-"""Names of files by column; most logs do not have the last three."""
+_COLUMNS = (*LEARNER_COLUMNS, "refund_ts", "late_known_ts", "late_arrival_ts")
+"""Fields of a table that have a file; most logs do not have the last three."""
 
 TRUTH_PREFIX = "truth."
 """What the names of columns begin with that only a generator knows."""
 
-_FORMAT = 3
+_FORMAT = 4
 
 _PREFERENCES = ("windows", "conversions_at_click")
 """Fields of a schema that set defaults of methods and say nothing of the clicks: no part of the fingerprint."""
@@ -68,58 +63,24 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """What a log consists of and how it is replayed. All times are in seconds since the origin of the log.
-
-    Parameters
-    ----------
-    dataset
-        Name of the dataset.
-    features
-        Features of a click, in the order of the table's columns.
-    actions
-        Names of the actions; the conversion is the first.
-    horizons
-        Ends of the observation windows, in rising order.
-    d_max
-        Attribution window: a conversion later than this after the click does not count.
-    split
-        End of the warm-up part and start of the stream.
-    interval
-        Length of an interval of the stream.
-    observed_until
-        Where labels end: only clicks whose d_max ends before it are scored.
-    embedding_dim, estimator_hidden
-        Net sizes that the field uses for this log.
-    window, windows
-        The observation window, or several in rising order, that suit the delays of this log; None for the defaults of
-        the methods.
-    notes
-        What a reader of the results has to know: imputed times, for example.
-    negatives_kept
-        The share of clicks without a conversion that are in the log. Scores and metrics are corrected for the others.
-    conversions_at_click
-        Whether conversions in the second of the click are common, so that a window of length 0 is useful.
-    outages
-        Times in which what follows clicks was not recorded, each with start and end. Clicks whose outcome one hides are
-        neither learnt from nor judged.
-    """
+    """What a log consists of and how it is replayed. All times are in seconds since the origin of the log."""
 
     dataset: str
-    features: tuple[Feature, ...]
-    actions: tuple[str, ...]
-    horizons: tuple[int, ...]
-    d_max: int
-    split: int
-    interval: int
-    observed_until: int
-    embedding_dim: int = 16
+    features: tuple[Feature, ...]  # in the order of the table's columns
+    actions: tuple[str, ...]  # the conversion is the first
+    horizons: tuple[int, ...]  # ends of the observation windows, in rising order
+    d_max: int  # attribution window: a conversion later than this after the click does not count
+    split: int  # end of the warm-up part and start of the stream
+    interval: int  # length of an interval of the stream
+    observed_until: int  # where labels end: only clicks whose d_max ends before it are scored
+    embedding_dim: int = 16  # the net sizes that the field uses for this log
     estimator_hidden: tuple[int, ...] = (128, 128, 128)
-    window: int | None = None
-    notes: tuple[str, ...] = ()
-    negatives_kept: float = 1.0
-    windows: tuple[int, ...] | None = None
-    conversions_at_click: bool = False
-    outages: Outages = ()
+    window: int | None = None  # the observation window that suits its delays; None for the methods' default
+    notes: tuple[str, ...] = ()  # what a reader of the results has to know: imputed times, for example
+    negatives_kept: float = 1.0  # share of clicks without a conversion in the log; scores and metrics allow for it
+    windows: tuple[int, ...] | None = None  # several windows in rising order, for methods that have several
+    conversions_at_click: bool = False  # whether they are common in the click's second, so that a window of 0 is useful
+    outages: Outages = ()  # when what follows clicks was not recorded: clicks that one hides are not used
 
     def __post_init__(self) -> None:
         if not 0 < self.negatives_kept <= 1:
@@ -163,9 +124,9 @@ class ClickTable:
     """A log with one row for each click, sorted by (arrival_ts, click_ts, click_id).
 
     Clicks and actions become known when they happen, unless the log was recorded live and says otherwise
-    (`late_known_ts`, `late_arrival_ts`). A conversion counts until it is refunded, and again from a
-    conversion after that on. What happens later than d_max after
-    the click changes nothing. `truth` has columns that only a generator knows; no learner gets them.
+    (`late_known_ts`, `late_arrival_ts`). A conversion counts until it is refunded, and again from a conversion after
+    that on. What happens later than d_max after the click changes nothing. `truth` has columns that only a generator
+    knows; no learner gets them.
 
     Examples
     --------
@@ -213,8 +174,7 @@ class ClickTable:
         return converted
 
     def weight(self, row: Ints, outages: Outages = ()) -> npt.NDArray[np.float64] | None:
-        """How many clicks each stands for when predictions are judged: more than 1 if negatives were left out, 0 if its
-        outcome is hidden by an outage; None if all count once."""
+        """What each click counts when predictions are judged; 0 if an outage hides its outcome, None if all count 1."""
         weight = population_weight(self.label[row], self.schema.negatives_kept)
         click_ts = self.click_ts[row]
         hidden = hides(outages, click_ts, click_ts + self.schema.d_max)
@@ -222,9 +182,8 @@ class ClickTable:
 
     @property
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Every column that a learner can see, by the name of its file."""
-        columns = {file: getattr(self, field) for field, file in _FILES.items()}
-        return {file: column for file, column in columns.items() if column is not None}
+        """Every column that a learner can see."""
+        return {name: column for name in _COLUMNS if (column := getattr(self, name)) is not None}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -235,12 +194,11 @@ class ClickTable:
     def assemble(cls, columns: column_files.ColumnFiles, schema: Schema, counts: dict[str, int]) -> ClickTable:
         """The table of columns that were appended block by block."""
         whole = columns.finish()
-        truth = {
-            name.removeprefix(TRUTH_PREFIX): column for name, column in whole.items() if name.startswith(TRUTH_PREFIX)
-        }
-        ours = {field: file for field, file in _FILES.items() if file in whole}
-        table = cls(**{field: whole[file] for field, file in ours.items()}, schema=schema, counts=counts, truth=truth)
-        return table._with_fingerprint(column_files.fingerprint(schema.text, map(columns.contents, ours.values())))
+        ours = {name: whole.pop(name) for name in _COLUMNS if name in whole}
+        truth = {name.removeprefix(TRUTH_PREFIX): column for name, column in whole.items()}
+        contents = (column_files.read_contents(columns.files[name]) for name in ours)
+        table = cls(**ours, schema=schema, counts=counts, truth=truth)
+        return table._with_fingerprint(column_files.fingerprint(schema.text, contents))
 
     def write_columns(self, folder: Path) -> None:
         truth = {f"{TRUTH_PREFIX}{name}": column for name, column in self.truth.items()}
@@ -266,12 +224,14 @@ class ClickTable:
         """Memory-map a saved table, once its columns are known to be those that were written."""
         manifest = read_manifest(path)
         # An optional column that is lost is noticed, too: the fingerprint is another without it.
-        files = {field: path / f"{name}.npy" for field, name in _FILES.items()}
-        files = {field: file for field, file in files.items() if field in LEARNER_COLUMNS or file.exists()}
-        columns = {field: column_files.map_column(file) for field, file in files.items()}
+        files = {name: path / f"{name}.npy" for name in _COLUMNS}
+        files = {name: file for name, file in files.items() if name in LEARNER_COLUMNS or file.exists()}
+        columns = {name: column_files.map_column(file) for name, file in files.items()}
         truth = {name: column_files.map_column(path / f"{TRUTH_PREFIX}{name}.npy") for name in manifest["truth"]}
         schema = Schema.from_json(manifest["schema"])
-        fingerprint = column_files.fingerprint(schema.text, map(column_files.contents_of, files.values()))
+        with ExitStack() as stack:
+            contents = (column_files.read_contents(stack.enter_context(file.open("rb"))) for file in files.values())
+            fingerprint = column_files.fingerprint(schema.text, contents)
         if fingerprint != manifest["fingerprint"]:
             raise UserError(f"{path}: the columns are not those that were written; prepare the table again")
         return cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)._with_fingerprint(fingerprint)

@@ -50,18 +50,16 @@ class Criteo(Dataset):
         "twice and a second, equal click look the same",
         choices=("drop", "keep"),
     )
-
     bins: str = option(
-        "equal", "width of numeric bins: equal, or log for heavy-tailed counts", choices=("equal", "log")
+        "linear", "width of numeric bins: linear, or log for heavy-tailed counts", choices=("linear", "log")
     )
 
     def columns(self) -> tuple[Column, ...]:
         categories = [Hashed(f"categorical_{i}", size) for i, size in enumerate(CATEGORIES, start=1)]
-        scale = "log" if self.bins == "log" else "linear"
-        return *categories, *(Binned(f"numeric_{i}", size, scale=scale) for i, size in enumerate(BINS, start=1))
+        return *categories, *(Binned(f"numeric_{i}", size, scale=self.bins) for i, size in enumerate(BINS, start=1))
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         assert source is not None
         for lines in read_blocks(source, FIELDS, scratch, separator="\t"):
-            frame = lines if self.duplicates == "keep" else lines.with_columns(lines.hash_rows().alias("digest"))
-            yield RawLog(frame, len(frame))
+            digest = lines.drop("click_id").hash_rows().alias("digest")
+            yield RawLog(lines if self.duplicates == "keep" else lines.with_columns(digest), len(lines))

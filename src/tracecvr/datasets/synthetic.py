@@ -72,24 +72,19 @@ class World:
     days: int = 24
     d_max: int = 7 * DAY
     seed: int = 0
-    mean: float = -1.6
-    """Log-odds of an average click, and below it the lowest rate of any."""
-    lowest: float = 0.02
-    drift: float = 1.0
-    """Factor of the season, of the walk and of the jump."""
-    season: float = 0.5
-    """By how much log-odds of a segment rise and fall in a season of so many days."""
+    mean: float = -1.6  # log-odds of an average click
+    lowest: float = 0.02  # rate of any click, at least
+    drift: float = 1.0  # factor of the season, of the walk and of the jump
+    season: float = 0.5  # by how much log-odds of a segment rise and fall in `season_days`
     season_days: float = 9
     walk: float = 0.0
     """Standard deviation of a random walk of a segment's log-odds around their mean. After `walk_days`, its correlation
     with its earlier value is 0.37."""
     walk_days: float = 9
-    jump: tuple[float, float] = (-0.6, 0.6)
-    """By how much log-odds of even and odd segments change at `jump_at`."""
+    jump: tuple[float, float] = (-0.6, 0.6)  # by how much log-odds of even and odd segments change at `jump_at`
     jump_at: int = JUMP_DAY * DAY
     new_items_a_day: int = NEW_ITEMS_A_DAY
-    pace: float = 1.0
-    """Factor of all delays."""
+    pace: float = 1.0  # factor of all delays
     cart: Follow = CART
     favourite: Follow = FAVOURITE
 

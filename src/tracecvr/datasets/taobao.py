@@ -13,7 +13,7 @@ from tracecvr.base.files import check_exists
 from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Column, Modulo
 from tracecvr.data.external_sort import Scratch, partition
-from tracecvr.data.raw_csv import Field, number_rows, read_blocks
+from tracecvr.data.raw_csv import Field, read_blocks
 
 START, END = 1_511_539_200, 1_512_316_800
 """First second of 25 November 2017 and of 4 December, Beijing time: clicks outside are corrupt."""
@@ -83,8 +83,8 @@ class Taobao(Dataset):
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         assert source is not None
-        rows = number_rows(read_blocks(source, FIELDS, scratch))
         # Every step of the recipe stays with one user, so that any number of users can be taken at a time.
+        rows = read_blocks(source, FIELDS, scratch)
         for raw in partition(rows, "user", check_exists(source).stat().st_size, scratch):
             yield self._clicks(raw)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import polars as pl
 
@@ -91,8 +92,6 @@ class Profile:
 
     name: str
     values: pl.Series
-    nulls: int
-    distinct: int
     unit: str | None = None
     relative: bool = False
     naive: bool = False
@@ -100,12 +99,19 @@ class Profile:
     number: bool = False
     whole: bool = False
     either: bool = False
-    decimal: str = "."
-    """What stands before the decimals of its numbers."""
-    comma: bool = False
-    """Whether it holds numbers with commas that may stand between thousands: 1,234 or 1,234.50."""
-    of_folder: bool = False
-    """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
+    decimal: str = "."  # what stands before the decimals of its numbers
+    comma: bool = False  # whether it holds numbers with commas that may stand between thousands: 1,234 or 1,234.50
+    of_folder: bool = False  # whether it is no column of a file, but what the names of folders say (`day=31`)
+
+    @cached_property
+    def distinct(self) -> int:
+        """How many different values it has; 0 if they are nested."""
+        bytes_or_nested = self.values.dtype.is_nested() or self.values.dtype == pl.Binary
+        return 0 if bytes_or_nested else self.values.drop_nulls().n_unique()
+
+    @property
+    def nulls(self) -> int:
+        return self.values.null_count()
 
     @property
     def is_delay(self) -> bool:
@@ -165,15 +171,12 @@ class Profile:
 
 def profile(values: pl.Series) -> Profile:
     """What a column holds."""
-    if values.dtype.is_nested() or values.dtype == pl.Binary:
-        return Profile(values.name, values, values.null_count(), 0)
     if values.dtype == pl.String:
         values = values.str.strip_chars().replace("", None)
     if values.dtype.is_float():
         values = values.fill_nan(None)
-    nulls, distinct = values.null_count(), values.drop_nulls().n_unique()
-    plain = Profile(values.name, values, nulls, distinct)
-    if plain.filled == 0:
+    plain = Profile(values.name, values)
+    if not plain.distinct:
         return plain
     if values.dtype.is_temporal():
         zone = getattr(values.dtype, "time_zone", None)
@@ -182,10 +185,10 @@ def profile(values: pl.Series) -> Profile:
     absent: tuple[str, ...] = ()
     if values.dtype == pl.String:
         absent = tuple(values.filter(values.is_in(MARKERS)).unique().sort().to_list())
-    if len(absent) == distinct:
+    if len(absent) == plain.distinct:
         return plain
     numbers = values.cast(pl.Float64, strict=False) if values.dtype != pl.Boolean else values.cast(pl.Float64).clear()
-    if len(numbers) and numbers.null_count() == nulls + int(values.is_in(absent).sum() if absent else 0):
+    if len(numbers) and numbers.null_count() == plain.nulls + int(values.is_in(absent).sum() if absent else 0):
         one = _of_numbers(plain, numbers)
         is_time = one.unit is not None or one.is_delay
         return replace(one, absent=(*one.absent, *absent)) if is_time else one
@@ -221,9 +224,7 @@ def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
 def _are_moments(seconds: pl.Series) -> bool:
     """Whether nearly all of these lie within some years of each other, and can be times since 1970."""
     inside = seconds.filter(seconds.is_between(times.FIRST, times.LAST))
-    if not len(inside) or len(inside) < _BULK * len(seconds):
-        return False
-    return _extent(inside) < _YEARS
+    return len(inside) >= max(_BULK * len(seconds), 1) and _extent(inside) < _YEARS
 
 
 def _of_text(plain: Profile, absent: tuple[str, ...]) -> Profile:

@@ -33,7 +33,6 @@ class Inspection:
     schema: LogSchema
     toml: str
     columns: Sequence[Profile]
-    reading: Reading
     measured: Measured
     counts: Counter[str]
     doubts: list[str]
@@ -42,8 +41,7 @@ class Inspection:
 def inspect_files(
     given: Sequence[str], folder: Path, zone: str = "UTC", progress: Progress = no_progress, said: Said = NOTHING_SAID
 ) -> Inspection:
-    """Look at files, folders or patterns and propose a schema that will be written to `folder`. Times without an offset
-    are read in `zone`."""
+    """Look at files, folders or patterns and propose a schema that will be written to `folder`."""
     schemas.refuse_unknown_zone(zone, "zone")
     tables = sample_tables(given, said.tables)
     reading, columns = read_roles(tables, said)
@@ -71,7 +69,7 @@ def inspect_files(
     )
     notes = note_what_was_seen(schema, reading, tables, measured, counts)
     text = write_toml(schema, notes, leaks | reading.left_out)
-    return Inspection(schema, f"{head}\n{text}", list(columns.values()), reading, measured, counts, doubts)
+    return Inspection(schema, f"{head}\n{text}", list(columns.values()), measured, counts, doubts)
 
 
 def count_defects(schema: LogSchema, progress: Progress) -> Counter[str]:
@@ -200,10 +198,8 @@ def share_lost(counts: Counter[str]) -> float:
 def explain_no_conversion(reading: Reading, tables: Sequence[Sampled], measured: Measured) -> str:
     """Why a log has no conversion that could be read, with ids of both sides if these do not fit."""
     if measured.orphans and len(reading.id) == 1:
-        name, shown = reading.id[0], []
-        for table in tables:
-            if name in table.columns:
-                shown.append(f"{table.name} has {table.columns[name].examples(2)}")
+        name = reading.id[0]
+        shown = [f"{one.name} has {one.columns[name].examples(2)}" for one in tables if name in one.columns]
         return (
             f"none of {measured.orphans:,} conversions has the id of a click in {name!r}: {'; '.join(shown)}. Write "
             "ids in one way in all files"

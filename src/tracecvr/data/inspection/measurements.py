@@ -60,15 +60,12 @@ class Measured:
     """How many clicks and actions have times that are far from all others; the times above are without them."""
     unseen: dict[str, float] = field(default_factory=dict)
     """Of each feature, the share of the later clicks that have a value which no earlier one has."""
-    values: dict[str, int] = field(default_factory=dict)
-    """Of each feature, how many different values clicks have."""
-    orphans: int = 0
-    """Conversions whose click is not in the log."""
+    values: dict[str, int] = field(default_factory=dict)  # of each feature, how many different values clicks have
+    orphans: int = 0  # conversions whose click is not in the log
 
     @property
     def doubts(self) -> list[str]:
-        """Times that are far from the others, and actions that never come without a conversion before them: they may
-        be what takes it back."""
+        """Times that are far from the others, and actions that may be what takes a conversion back."""
         doubts = [
             f"{count:,} {what.removesuffix('s') if count == 1 else what} with a time that is far from all others: a "
             "mistake, it seems, and dropped (see `earliest` and `latest` in [time])"
@@ -121,8 +118,7 @@ class Measured:
         return self.conversions[self.conversions <= _FAR * max(quantile(self.conversions, 0.95), HOUR)]
 
     def _choose_grid(self, last: int) -> tuple[int, int]:
-        """Where the stream starts and how long its intervals are: half of the clicks that can be scored are for
-        warm-up, and an interval has clicks enough to learn from, if that leaves enough intervals."""
+        """Where the stream starts, and intervals with clicks enough to learn from, if that leaves enough of them."""
         first = self.first_click
         step = next(s for s in (DAY, HOUR, MINUTE, 1) if last - first >= 5 * s or s == 1)
         split = max((first + round(WARM_UP * (last - first))) // step * step, first + 1)

@@ -28,23 +28,20 @@ class Reading:
     """What a log seems to be, in the terms of its schema."""
 
     shape: str
-    time: Profile
-    """The column of the click's time."""
+    time: Profile  # the column of the click's time
     id: tuple[str, ...] = ()
-    whole_ids: bool = False
     ids: dict[str, str] = field(default_factory=dict)
     """The column of the click's id in each table, if they have different names."""
+    whole_ids: bool = False
     type: str = ""
     event: str = ""
     actions: list[ActionColumns] = field(default_factory=list)
     refund: ActionColumns | None = None
-    files: list[tuple[File, Sampled]] = field(default_factory=list)
-    """If files differ."""
+    files: list[tuple[File, Sampled]] = field(default_factory=list)  # if files differ
     features: list[Profile] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-    seen: dict[str, str] = field(default_factory=dict)
-    """Of actions by name: how often, or how, they are in the log."""
+    seen: dict[str, str] = field(default_factory=dict)  # of actions by name: how often, or how, they are in the log
 
     def add(self, action: ActionColumns, seen: str, is_refund: bool) -> None:
         if is_refund and self.refund is not None:
@@ -114,6 +111,8 @@ def read_roles(tables: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Re
     else:
         reading = _read_clicks(clicks.columns, said)
     reading.left_out |= clicks.partial
+    keys = [table.columns[reading.ids.get(table.name, reading.id[0])] for table in tables if len(reading.id) == 1]
+    reading.whole_ids = bool(keys) and all(one.whole for one in keys)
     times = [one for table in tables for one in table.columns.values() if one.unit is not None]
     if any(one.naive for one in times):
         reading.doubts.append("some times have no offset: they are read in `zone`; name the one that they are of")
@@ -141,11 +140,11 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
         click = named or min(times, key=lambda one: (has_word(one.name, _FOLLOW_UP), -one.happened.sum()))
     else:
         raise UserError("click_time: no column of times is left for the click: say which it is")
-    reading = Reading("clicks", click, *_find_id(columns.values(), click.rows, said))
+    reading = Reading("clicks", click, _find_id(columns.values(), click.rows, said))
     if not said.click_time and not has_word(click.name, CLICK):
         reading.doubts.append(f"the time of the click is taken from {click.name!r}: no column is named after a click")
     if not reading.id:
-        reading.id, reading.whole_ids = _find_unnamed_id(columns.values())
+        reading.id = _find_unnamed_id(columns.values())
         reading.doubts.append(
             f"{reading.id[0]!r} has another value in every row: it is taken to be the id of the click"
             if reading.id
@@ -261,10 +260,14 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
         words = _words_by_frequency(types)
         click_word = next((word for sign in CLICK for word in words if sign in word.lower()), words[0])
         mine = types.values == click_word
-        of_clicks = {name: _restrict_one(one, mine) for name, one in clicks.columns.items() if one is not types}
+        of_clicks = {
+            name: replace(one, values=one.values.filter(mine))
+            for name, one in clicks.columns.items()
+            if one is not types
+        }
     time = _time_of(clicks, said, is_clicks=True)
     reading = Reading("events", time, type="" if types is None else types.name, event=click_word)
-    reading.id, reading.whole_ids = _find_common_id(reading, tables, of_clicks, said)
+    reading.id = _find_common_id(reading, tables, of_clicks, said)
     rows: dict[str, Mapping[str, Profile]] = {}  # columns of the rows of each action, by its word
     for table in tables:
         at = time if table is clicks else _time_of(table, said)
@@ -311,8 +314,7 @@ def _doubt_every_row(reading: Reading, table: Sampled) -> None:
 def _add_words(
     reading: Reading, table: Sampled, kinds: Profile, words: Sequence[str]
 ) -> dict[str, Mapping[str, Profile]]:
-    """Add the actions that words of a column of types stand for; returns the columns of the rows of each. Words that
-    nobody knows are left out, if others are known."""
+    """Add the actions that words of a column of types stand for; returns the columns of the rows of each."""
     known = [word for word in words if has_word(word, (*CONVERSION, *REFUND, *ACTION))]
     if all(has_word(word, REFUND) for word in known):
         known = list(words)
@@ -348,36 +350,37 @@ def _find_types(columns: Mapping[str, Profile], with_clicks: bool) -> Profile | 
 
 def _find_common_id(
     reading: Reading, tables: Sequence[Sampled], of_clicks: Mapping[str, Profile], said: Said
-) -> tuple[tuple[str, ...], bool]:
+) -> tuple[str, ...]:
     """The columns by which clicks and what followed them are brought together."""
     common = [one for name, one in of_clicks.items() if all(name in table.columns for table in tables)]
-    key, whole = _find_id(common, max((one.rows for one in common), default=0), said)
+    if key := _find_id(common, max((one.rows for one in common), default=0), said):
+        return key
     plain = [one for one in common if one.unit is None]
-    if not key and len(tables) > 1:
-        different = [one for one in plain if one.distinct >= 0.9 * one.filled > 0]
-        key, whole = ((different[0].name,), different[0].whole) if len(different) == 1 else ((), False)
-    clicks = next((place for place, table in enumerate(tables) if table.columns is of_clicks), 0)
-    if not key and len(tables) > 1 and (fitting := _find_fitting_ids(tables, clicks)):
-        reading.ids = {tables[place].name: one.name for place, one in fitting.items()}
-        shown = " and ".join(f"{one.name!r} of {tables[place].name}" for place, one in fitting.items())
-        reading.doubts.append(f"ids of clicks are taken to be {shown}: the values fit, the names do not")
-        return (fitting[clicks].name,), all(one.whole for one in fitting.values())
+    several: tuple[str, ...] = ()
+    if len(tables) > 1:
+        different = [one.name for one in plain if one.distinct >= 0.9 * one.filled > 0]
+        if len(different) == 1:
+            return (different[0],)
+        clicks = next((place for place, table in enumerate(tables) if table.columns is of_clicks), 0)
+        if fitting := _find_fitting_ids(tables, clicks):
+            reading.ids = {tables[place].name: one.name for place, one in fitting.items()}
+            shown = " and ".join(f"{one.name!r} of {tables[place].name}" for place, one in fitting.items())
+            reading.doubts.append(f"ids of clicks are taken to be {shown}: the values fit, the names do not")
+            return (fitting[clicks].name,)
+        several = _find_id_of_several(plain)
+    named = tuple(one.name for one in plain if one.named_id)
+    key = several or named or tuple(one.name for one in plain if one.whole)
     if not key:
-        named = tuple(one.name for one in plain if one.named_id)
-        several = _find_id_of_several(plain) if len(tables) > 1 else ()
-        key = several or named or tuple(one.name for one in plain if one.whole)
-        if not key:
-            every = "; ".join(f"{table.name} has {', '.join(table.columns)}" for table in tables)
-            raise UserError(
-                f"no id that clicks and what followed them have in common ({every}): give the column with the click's "
-                "id one name in all files"
-            )
-        reading.doubts.append(
-            f"no single column tells clicks apart: a click is taken to be one value of {', '.join(key)}, and "
-            "later clicks with the same value to be duplicates of it"
+        every = "; ".join(f"{table.name} has {', '.join(table.columns)}" for table in tables)
+        raise UserError(
+            f"no id that clicks and what followed them have in common ({every}): give the column with the click's id "
+            "one name in all files"
         )
-        return key, False
-    return key, whole and all(table.columns[key[0]].whole for table in tables)
+    reading.doubts.append(
+        f"no single column tells clicks apart: a click is taken to be one value of {', '.join(key)}, and later clicks "
+        "with the same value to be duplicates of it"
+    )
+    return key
 
 
 def _time_of(table: Sampled, said: Said, is_clicks: bool = False) -> Profile:
@@ -395,8 +398,7 @@ def _time_of(table: Sampled, said: Said, is_clicks: bool = False) -> Profile:
 
 
 def _find_fitting_ids(tables: Sequence[Sampled], clicks: int) -> dict[int, Profile]:
-    """Of each table, by its place, the column that holds ids of clicks, whatever it is called; nothing if one has none.
-    Half of the values have to be those of clicks: others may be of clicks that are not in the log."""
+    """Of each table, by its place, the column of which half of the values, at least, are ids of clicks in the log."""
     for one in tables[clicks].columns.values():
         if one.unit is not None or one.distinct < max(0.9 * one.filled, 0.5 * one.rows, _FEW_ROWS):
             continue
@@ -431,23 +433,27 @@ def _times_in(columns: Mapping[str, Profile]) -> list[Profile]:
     return times
 
 
-def _find_id(columns: Iterable[Profile], rows: int, said: Said) -> tuple[tuple[str, ...], bool]:
-    """The column that tells clicks apart, if one does; a name that says click is believed sooner."""
+def _find_id(columns: Iterable[Profile], rows: int, said: Said) -> tuple[str, ...]:
+    """What was said to tell clicks apart, if it does; else the column that does, sooner one whose name says click."""
     if said.id:
-        return said.id, _check_said_id([one for one in columns if one.name in said.id])
+        together = pl.DataFrame([one.values for one in columns if one.name in said.id]).drop_nulls()
+        distinct = together.n_unique() if len(together) else 0
+        if 2 * distinct < len(together):
+            raise UserError(
+                f"id: {', '.join(map(repr, together.columns))} does not tell clicks apart: there are {distinct:,} "
+                f"different ones in {len(together):,} clicks that were looked at"
+            )
+        return said.id
     candidates = [one for one in columns if one.unit is None and one.named_id]
     able = [one for one in candidates if one.distinct >= 0.9 * one.filled and one.filled >= 0.5 * rows]
-    if not able:
-        return (), False
-    best = max(able, key=lambda one: (has_word(one.name, CLICK), one.distinct))
-    return (best.name,), best.whole
+    best = max(able, key=lambda one: (has_word(one.name, CLICK), one.distinct), default=None)
+    return () if best is None else (best.name,)
 
 
-def _find_unnamed_id(columns: Iterable[Profile]) -> tuple[tuple[str, ...], bool]:
+def _find_unnamed_id(columns: Iterable[Profile]) -> tuple[str, ...]:
     """The first column with another text, or another whole number, in every row of a log that is not tiny."""
     able = [one for one in columns if one.unit is None and (one.whole or not one.number) and not one.comma]
-    best = next((one for one in able if one.distinct == one.rows > _FEW_ROWS), None)
-    return ((best.name,), best.whole) if best is not None else ((), False)
+    return tuple(one.name for one in able if one.distinct == one.rows > _FEW_ROWS)[:1]
 
 
 def _find_id_of_several(columns: Sequence[Profile]) -> tuple[str, ...]:
@@ -459,18 +465,6 @@ def _find_id_of_several(columns: Sequence[Profile]) -> tuple[str, ...]:
             if len(rows) and rows.n_unique() >= 0.99 * len(rows):
                 return tuple(one.name for one in together)
     return ()
-
-
-def _check_said_id(columns: Sequence[Profile]) -> bool:
-    """Refuse an id that does not tell clicks apart; returns whether it is a whole number."""
-    together = pl.DataFrame([one.values for one in columns]).drop_nulls()
-    distinct = together.n_unique() if len(together) else 0
-    if 2 * distinct < len(together):
-        raise UserError(
-            f"id: {', '.join(repr(one.name) for one in columns)} does not tell clicks apart: there are {distinct:,} "
-            f"different ones in {len(together):,} clicks that were looked at"
-        )
-    return len(columns) == 1 and columns[0].whole
 
 
 def _is_amount(one: Profile, words: Sequence[str]) -> bool:
@@ -500,10 +494,4 @@ def _words_by_frequency(kinds: Profile) -> list[str]:
 
 
 def _restrict(columns: Mapping[str, Profile], rows: pl.Series) -> dict[str, Profile]:
-    return {name: _restrict_one(one, rows) for name, one in columns.items() if one.unit is None}
-
-
-def _restrict_one(one: Profile, rows: pl.Series) -> Profile:
-    values = one.values.filter(rows)
-    distinct = 0 if values.dtype.is_nested() else values.drop_nulls().n_unique()
-    return replace(one, values=values, nulls=values.null_count(), distinct=distinct)
+    return {name: replace(one, values=one.values.filter(rows)) for name, one in columns.items() if one.unit is None}

@@ -6,7 +6,6 @@ with different columns are told apart by their names without dates and numbers.
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,20 +29,21 @@ _VALUE = re.compile(r"|[+-]?\d+(\.\d*)?|\d{4}-\d{2}-\d{2}.*|\d{1,2}[/.]\d{1,2}[/
 _PLAIN = {"part", "data", "export", "log", "logs", "file", "chunk"}
 """Words that say nothing of what is in a file."""
 
+_MONTH = re.compile(
+    "jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?"
+)
+
 
 @dataclass(frozen=True)
 class Sampled:
     """A table of one file or several, its sample and its columns."""
 
     files: Sequence[LogFile]
-    topic: str
-    """What its name says of its rows."""
-    given: tuple[str, ...]
-    """Files, folders or patterns that stand for it."""
+    topic: str  # what its name says of its rows
+    given: tuple[str, ...]  # files, folders or patterns that stand for it
     rows: int
     columns: dict[str, Profile]
-    partial: dict[str, str]
-    """Columns that some files lack, and which."""
+    partial: dict[str, str]  # columns that some files lack, and which
 
     @property
     def name(self) -> str:
@@ -122,12 +122,8 @@ def _topic(path: Path) -> str:
 def _words(name: str) -> str:
     """A name without what stands for a day, a month or a part of a file; nothing if it says no more than that."""
     text = re.split(r"\d", re.sub(r"^[\d\W_]+", "", name.lower()))[0]
-    words = [word for word in re.findall(r"[^\W\d_]+", text) if word not in _PLAIN and not _is_month(word)]
+    words = [word for word in re.findall(r"[^\W\d_]+", text) if word not in _PLAIN and not _MONTH.fullmatch(word)]
     return "_".join(words) if len("".join(words)) > 2 else ""
-
-
-def _is_month(word: str) -> bool:
-    return any(month.lower().startswith(word) for month in calendar.month_name[1:]) and len(word) > 2
 
 
 def _shortest(group: Sequence[LogFile], by_name: Mapping[str, Sequence[Path]]) -> tuple[str, ...]:
@@ -156,8 +152,7 @@ class Said:
     actions: Mapping[str, str] = field(default_factory=dict)
     """Of a table with a row per click: the column of each other action's time, `refund` included."""
     features: tuple[str, ...] | None = None
-    tables: Mapping[str, str] = field(default_factory=dict)
-    """Of each file: what its rows are."""
+    tables: Mapping[str, str] = field(default_factory=dict)  # of each file: what its rows are
 
     @property
     def of_clicks(self) -> dict[str, str]:

@@ -82,8 +82,7 @@ class Cleaner:
         return self._with_actions(clicks, pl.concat(actions).drop_nulls("_ts"))
 
     def _distinct(self, actions: pl.DataFrame) -> pl.DataFrame:
-        """Actions without those that are there twice: of one click, one kind, one second and one amount. Counted as
-        two, a copy of a conversion would outlive a refund."""
+        """Actions without copies: counted as two, a conversion that is there twice would outlive a refund."""
         first = pl.struct("_id", "_kind", "_ts", "_amount").is_first_distinct()
         for word, count in self._count_kinds(actions.filter(~first)):
             self.counts[f"duplicate_{word}"] += count
@@ -128,8 +127,7 @@ class Cleaner:
     def _in_range(
         self, clicks: pl.DataFrame, actions: pl.DataFrame, first: int, last: int
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Clicks and actions with times that can be. The label of a click is not known if its conversion's time is
-        wrong; another action with a wrong time is ignored."""
+        """Clicks and actions with times that can be. If a conversion's time is wrong, the click's label is unknown."""
         wrong = clicks.filter(~pl.col("_click").is_between(first, last))
         self.dropped["click_out_of_range"] += len(wrong)
         clicks, actions = _without(wrong, clicks, actions)
@@ -197,20 +195,16 @@ class Cleaner:
         )
 
 
-def _without(gone: pl.DataFrame, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _without(gone: pl.DataFrame, *frames: pl.DataFrame) -> tuple[pl.DataFrame, ...]:
     if gone.is_empty():
-        return clicks, actions
-    ids = gone.select("_id")
-    return (
-        clicks.join(ids, on="_id", how="anti", maintain_order="left"),
-        actions.join(ids, on="_id", how="anti", maintain_order="left"),
-    )
+        return frames
+    return tuple(frame.join(gone, on="_id", how="anti", maintain_order="left") for frame in frames)
 
 
 def _steps(bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:
-    """Of clicks that have refunds, the seconds in which something was bought or taken back: how many of either, and
-    whether anything stood before that second and stands after it. A refund of unknown amount takes back everything, and
-    any refund takes back a conversion of unknown amount."""
+    """Of clicks that have refunds, the seconds in which something was bought or taken back, and whether anything stood
+    before and stands after. A refund of unknown amount takes back all; any takes back a conversion of unknown amount.
+    """
     mine = bought.join(refunds.select("_id").unique(), on="_id", how="semi")
     amount = pl.col("_amount")
     plus = mine.group_by("_id", "_ts").agg(

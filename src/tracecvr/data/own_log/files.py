@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -34,9 +34,6 @@ _LOOKED_AT = 50
 _UNPACKED = ("gzip", "zstd")
 """Kinds of packed text that are read as they are."""
 
-_NO_SEPARATOR = "\x01"
-"""A byte that no line of text has: with it, a line is one column."""
-
 SUFFIXES = (
     ".parquet",
     *(text + end for text in (".csv", ".tsv", ".txt", ".ndjson", ".jsonl", ".json") for end in ("", ".gz", ".zst")),
@@ -52,8 +49,7 @@ class LogFile:
     separator: str = ","
     header: bool = True
     packed: bool = False
-    json: bool = False
-    """One JSON object per line."""
+    json: bool = False  # one JSON object per line
     keys: tuple[tuple[str, pl.DataType], ...] = ()
     """Of JSON: columns that other files of the same table have. No line of a file may have them."""
 
@@ -70,7 +66,8 @@ class LogFile:
 
     def _inside(self) -> pl.LazyFrame:
         if self.parquet:
-            return _readable(_flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False)))
+            frame = _flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False))
+            return frame.with_columns(cs.by_dtype(pl.Binary).map_elements(_text_of, pl.String))
         if self.json:
             frame = _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
             own = frame.collect_schema() if self.keys else {}
@@ -87,10 +84,8 @@ class LogFile:
         return dict(column for part in self.path.parent.parts if (column := folder_column(part)) is not None)
 
     def columns(self) -> dict[str, pl.DataType]:
-        try:
+        with self._explain():
             return dict(self.scan.collect_schema())
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise self._unreadable(error) from None
 
     def refuse_missing(self, columns: Sequence[str]) -> None:
         refuse_missing(columns, self.columns(), str(self.path))
@@ -99,19 +94,15 @@ class LogFile:
         """Some columns of all rows, in the order of the file; categories are text."""
         self.refuse_missing(columns)
         scan = self.scan.select(columns).with_columns(cs.by_dtype(pl.Categorical, pl.Enum).cast(pl.String))
-        try:
+        with self._explain():
             yield scan.head(0).collect()  # so that there is one
             yield from scan.collect_batches(chunk_size=_BATCH, maintain_order=True)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise self._unreadable(error) from None
 
     def rows(self) -> int:
         """How many rows there are: of a plain text file, about so many."""
         if self.parquet or self.packed:
-            try:
+            with self._explain():
                 return int(self.scan.select(pl.len()).collect().item())
-            except (pl.exceptions.PolarsError, OSError) as error:
-                raise self._unreadable(error) from None
         with self.path.open("rb") as stream:
             start = stream.read(_HEAD)
         return max(1, self.path.stat().st_size * max(start.count(b"\n"), 1) // len(start))
@@ -121,19 +112,19 @@ class LogFile:
         if not self.packed:
             with self.path.open("rb") as stream:
                 return stream.read(_HEAD).decode("utf-8-sig", errors="replace").splitlines()[:count]
-        lines = pl.scan_csv(
-            self.path, has_header=False, separator=_NO_SEPARATOR, quote_char=None, infer_schema=False, glob=False
-        )
-        try:
-            return lines.head(count).collect().to_series().fill_null("").to_list()
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise self._unreadable(error) from None
+        lines = pl.scan_lines(self.path, glob=False).head(count).select(pl.col("line").str.strip_prefix("\ufeff"))
+        with self._explain():
+            return lines.collect().to_series().to_list()
 
-    def _unreadable(self, error: Exception) -> UserError:
-        text = "one JSON object per line" if self.json else f"text with columns separated by {self.separator!r}"
-        kind = "Parquet" if self.parquet else text
-        reason = str(error).partition("\n")[0]
-        return UserError(f"{self.path}: not readable as {kind} ({reason}); correct the file")
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """Say of what polars cannot read which file it is, and what was expected."""
+        try:
+            yield
+        except (pl.exceptions.PolarsError, OSError) as error:
+            text = "one JSON object per line" if self.json else f"text with columns separated by {self.separator!r}"
+            kind, reason = "Parquet" if self.parquet else text, str(error).partition("\n")[0]
+            raise UserError(f"{self.path}: not readable as {kind} ({reason}); correct the file") from None
 
 
 def open_file(path: Path, separator: str = ",", header: bool = True) -> LogFile:
@@ -171,11 +162,6 @@ def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame
 
 
-def _readable(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """The columns of a frame, bytes as text."""
-    return frame.with_columns(cs.by_dtype(pl.Binary).map_elements(_text_of, pl.String))
-
-
 def _text_of(value: bytes) -> str:
     """Bytes as they are if they can be printed, else as a UUID if there are 16, else as hexadecimal digits.
 
@@ -189,10 +175,17 @@ def _text_of(value: bytes) -> str:
 
 
 def matching_files(given: str, beside: Path) -> list[Path]:
-    """The files that a path, a folder or a pattern stands for, in order of their names; of several, those that are not
-    empty."""
-    matches = _matches(given, beside)
-    return [path for path in matches if not is_empty(path)] or matches
+    """The files that a path, a folder or a pattern stands for, in order of their names, without empty ones."""
+    path = Path(os.path.normpath(beside / given))  # `beside` need not be there yet: `inspect` is about to make it
+    matches = [path]
+    if not path.exists() and any(c in given for c in "*?["):
+        pattern = Path(given)
+        root = Path(pattern.anchor) if pattern.is_absolute() else beside
+        matches = sorted(root.glob(str(pattern.relative_to(pattern.anchor) if pattern.is_absolute() else pattern)))
+        if not matches:
+            raise UserError(f"{path}: no file fits this pattern")
+    logs = [file for match in matches for file in (_logs_inside(match) if match.is_dir() else [match])]
+    return [path for path in logs if not is_empty(path)] or logs
 
 
 def is_empty(path: Path) -> bool:
@@ -201,20 +194,6 @@ def is_empty(path: Path) -> bool:
         with suppress(OSError, EOFError), gzip.open(path) as stream:
             return not stream.read(1)
     return path.is_file() and not path.stat().st_size
-
-
-def _matches(given: str, beside: Path) -> list[Path]:
-    path = Path(os.path.normpath(beside / given))  # `beside` need not be there yet: `inspect` is about to make it
-    if path.is_dir():
-        return _logs_inside(path)
-    if path.exists() or not any(c in given for c in "*?["):
-        return [path]
-    pattern = Path(given)
-    root = Path(pattern.anchor) if pattern.is_absolute() else beside
-    matches = sorted(root.glob(str(pattern.relative_to(pattern.anchor) if pattern.is_absolute() else pattern)))
-    if not matches:
-        raise UserError(f"{path}: no file fits this pattern")
-    return [file for match in matches for file in (_logs_inside(match) if match.is_dir() else [match])]
 
 
 def _logs_inside(folder: Path) -> list[Path]:

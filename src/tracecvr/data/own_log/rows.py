@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -23,9 +22,10 @@ from tracecvr.data.own_log.files import LogFile
 from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema
 
 _YES, _NO = ("1", "1.0", "true", "yes", "y", "t"), ("0", "0.0", "false", "no", "n", "f", "")
-"""What a label says."""
+"""What a label says. An empty one says that it did not happen."""
 
 _CORRECT = "correct the schema or the row"
+_YEAR = 31_556_952
 
 
 @dataclass
@@ -35,8 +35,7 @@ class Rows:
     schema: LogSchema
     source: Path | None = None
     read: int = 0
-    first: int = 0
-    """Number of the first row of the file that is being read."""
+    first: int = 0  # number of the first row of the file that is being read
     counts: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -76,9 +75,11 @@ class Rows:
                     "_row", *self._id(key), r"^_click$|^_\d+$|^_amount\d+$", *self._features(frame)
                 )
                 clicked_at, followed_at = pl.col("_click").is_not_null(), pl.col("_0").is_not_null()
+                label = schema.action[0].label
+                converted = _words(frame[label]).is_in(_YES) if label else False
                 yield self._keep(
                     selected,
-                    label_without_time=~(self._says_converted(frame) & ~followed_at & clicked_at),
+                    label_without_time=~(pl.lit(converted) & ~followed_at & clicked_at),
                     null_click_id=pl.col("_id").is_not_null() if key else pl.lit(value=True),
                     conversion_without_click=clicked_at | ~followed_at,
                     null_click_time=clicked_at,
@@ -173,7 +174,10 @@ class Rows:
         self.counts["ambiguous_time"] += parsed.ambiguous
         self.counts["nonexistent_time"] += parsed.nonexistent
         if times.origin_of(how)[1] and times.bounds_of(how) is None:
-            self._check_range(file, frame, name, parsed.seconds, unit)
+            wrong = times.first_true(~parsed.seconds.is_between(times.FIRST, times.LAST).fill_null(True))
+            year = None if wrong is None else 1970 + parsed.seconds[wrong] // _YEAR
+            advice = "correct [time] unit, or give a number as origin if times are not counted from 1970"
+            self._refuse(file, frame, name, wrong, f"in unit {unit!r} is in the year {year}; {advice}")
         return parsed.seconds
 
     def _follow(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
@@ -190,34 +194,18 @@ class Rows:
             seconds = self._seconds(file, frame, action.time, action.unit)
         if not action.label:
             return seconds
-        happened = self._label(file, frame, action.label)
-        self.counts["time_without_label"] += int((seconds.is_not_null() & ~happened).sum())
-        return seconds.set(~happened, None)
-
-    def _label(self, file: LogFile, frame: pl.DataFrame, name: str) -> pl.Series:
-        """Whether a column says that something happened; an empty one says that it did not."""
-        word = _words(frame[name])
-        self._refuse(file, frame, name, times.first_true(~word.is_in([*_YES, *_NO])), f"is not 0 or 1; {_CORRECT}")
-        return word.is_in(_YES)
-
-    def _says_converted(self, frame: pl.DataFrame) -> pl.Expr:
-        """Whether a label says that there was a conversion: then it must be known when."""
-        label = self.schema.action[0].label
-        return pl.lit(_words(frame[label]).is_in(_YES) if label else False)
+        word = _words(frame[action.label])
+        unknown = times.first_true(~word.is_in([*_YES, *_NO]))
+        self._refuse(file, frame, action.label, unknown, f"is not 0 or 1; {_CORRECT}")
+        not_happened = ~word.is_in(_YES)
+        self.counts["time_without_label"] += int((seconds.is_not_null() & not_happened).sum())
+        return seconds.set(not_happened, None)
 
     def _refuse(self, file: LogFile, frame: pl.DataFrame, name: str, row: int | None, reason: str) -> None:
         """Refuse a value for a reason, if there is one: `row` is its place in the frame."""
         if row is not None:
             place = int(frame["_row"][row]) - self.first + 1
             raise UserError(f"{file.path}: row {place}, column {name!r}: {frame[name][row]!r} {reason}")
-
-    def _check_range(self, file: LogFile, frame: pl.DataFrame, name: str, seconds: pl.Series, unit: str) -> None:
-        row = times.first_true(~seconds.is_between(times.FIRST, times.LAST).fill_null(True))
-        if row is not None:
-            at = seconds[row]
-            year = datetime.fromtimestamp(at, UTC).year if abs(at) < 200_000_000_000 else 1970 + at // 31_556_952
-            advice = "correct [time] unit, or give a number as origin if times are not counted from 1970"
-            self._refuse(file, frame, name, row, f"in unit {unit!r} is in the year {year}; {advice}")
 
     def _check_ids(self, file: LogFile, frame: pl.DataFrame, key: tuple[str, ...]) -> None:
         if not self.schema.click.whole_ids:

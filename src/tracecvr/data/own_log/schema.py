@@ -242,18 +242,18 @@ def _check_unit(where: str, unit: str | None, known: tuple[str, ...]) -> None:
 def check(schema: LogSchema) -> LogSchema:
     """The schema itself, if its parts go together."""
     where, events = schema.path, schema.shape == "events"
-    if not schema.action:
-        raise UserError(f"{where}: no action: describe the conversion in [[action]]")
-    if not schema.features:
-        raise UserError(f"{where}: no features: name at least one column in [features]")
-    if not schema.click.time and not all(file.time for file in schema.sources):
-        raise UserError(f"{where}: [click] time: name the column")
-    if events and not schema.click.id and not all(file.id for file in schema.sources):
-        raise UserError(f"{where}: [click] id: name the column that brings clicks and actions together")
-    if events and not schema.click.event:
-        raise UserError(f"{where}: [click] event: say what is written of a click in the column of types")
-    if len(schema.separator) != 1:
-        raise UserError(f"{where}: separator = {schema.separator!r}: give one character")
+    without_time = not schema.click.time and not all(file.time for file in schema.sources)
+    without_id = events and not schema.click.id and not all(file.id for file in schema.sources)
+    for wrong, message in (
+        (not schema.action, "no action: describe the conversion in [[action]]"),
+        (not schema.features, "no features: name at least one column in [features]"),
+        (without_time, "[click] time: name the column"),
+        (without_id, "[click] id: name the column that brings clicks and actions together"),
+        (events and not schema.click.event, "[click] event: say what is written of a click in the column of types"),
+        (len(schema.separator) != 1, f"separator = {schema.separator!r}: give one character"),
+    ):
+        if wrong:
+            raise UserError(f"{where}: {message}")
     for action in schema.kinds:
         _check_action(f"{where}: action {action.name!r}", action, events)
     _check_amounts(schema)
@@ -281,8 +281,7 @@ def refuse_unknown_zone(zone: str, where: str) -> None:
 
 
 def write_toml(schema: LogSchema, notes: Mapping[str, str], left_out: Mapping[str, str]) -> str:
-    """The text of a schema. `notes` are remarks by key, such as `click.id` or `action.0.time`; a key with a remark is
-    written even if it has its default. `left_out` are columns that are no features, and why."""
+    """The text of a schema, with remarks by key, such as `action.0.time`, and with columns that are no features."""
     lines = _write_keys(schema, "", notes)
     for name in TABLES:
         content = getattr(schema, name)

@@ -42,8 +42,7 @@ class Read:
     naive: int = 0
     ambiguous: int = 0
     nonexistent: int = 0
-    unreadable: int | None = None
-    """Where the first value is that is no time at all."""
+    unreadable: int | None = None  # where the first value is that is no time at all
 
 
 def read(values: pl.Series, times: Times, unit: str) -> Read:
