@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from livestore import Made, base, finish, learnt, made, send, the_events
+from test_service import asked, served
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.learner.learner import open_learner
@@ -42,6 +43,9 @@ def test_an_outage_is_told_in_status_log_and_metrics(made: Made, caplog: pytest.
     text = Gauges(lambda: status_of(store)).text().decode()
     assert 'tracecvr_alarms{kind="stopped"} 1.0' in text
     assert 'tracecvr_alarms{kind="rates"} 0.0' in text
+    with served(store) as url:
+        ready = asked(url, "GET", "/readyz")[1]
+    assert ready.endswith("; alarm: conversions stopped arriving: see /v1/status")
 
 
 def test_while_it_holds_nothing_is_learnt_and_a_replay_holds_as_well(made: Made) -> None:

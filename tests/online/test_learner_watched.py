@@ -119,7 +119,9 @@ def test_status_and_readiness_tell_of_a_learner_that_fails(made: Made) -> None:
     with served(store, learner=lambda: now) as url:
         assert asked(url, "GET", "/readyz") == (200, "version 0")
         now = LearnerState(False, since=None, restarts=3, problem="the disk is full")
-        assert asked(url, "GET", "/readyz") == (200, "version 0"), "scores go on"
+        status, said = asked(url, "GET", "/readyz")
+        assert status == 200  # scores go on
+        assert said == "version 0; the learner fails: see /v1/status"
         told = asked(url, "GET", "/v1/status")[1]["learner"]
         assert told == {
             "running": False,

@@ -161,9 +161,9 @@ def _scoring_routes(app: FastAPI, service: Scoring) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
-        """Whether there is a version to answer with, and which."""
+        """Whether there is a version to answer with, and what is wrong beside that: scores go on, and grow old."""
         serving = service.scorer.ready()
-        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}"
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{service.concerns()}"
 
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthy() -> str:

@@ -14,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from msgspec import json
 
 from tracecvr.base.errors import UserError
+from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
@@ -170,6 +171,10 @@ class Scoring:
         """The status, and what only the page shows."""
         return self.status()
 
+    def concerns(self) -> str:
+        """What is wrong although scores go on. It needs no token, so it has no values."""
+        return ""
+
     def look(self) -> None:
         self.models.refresh()
 
@@ -245,6 +250,12 @@ class Service(Scoring):
             "ticks": ticks_of(self.store, self.log, 200),
             "all_versions": versions_of(self.store, self.models.own.versions),
         }
+
+    def concerns(self) -> str:
+        failed = "; the learner fails: see /v1/status" if self.learner().problem else ""
+        newest = self.models.own.versions.manifests()[-1:]
+        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
+        return failed + (f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else "")
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:
