@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tracecvr.base.devices import PRECISIONS
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.learn.engine import Engine
@@ -178,9 +179,7 @@ def test_the_precision_is_that_of_the_processor_and_a_run_says_which(
 
 def test_bfloat16_is_for_the_processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert StreamLearning(device="cuda").precision == "float32"
-    with pytest.raises(UserError, match="on cuda nets learn in float32"):
-        StreamLearning(device="cuda", precision="bfloat16")
+    assert [StreamLearning(device="cuda", precision=one).precision for one in PRECISIONS] == ["float32"] * 3
 
 
 def test_a_replay_scores_with_the_average_of_what_was_learnt_before() -> None:

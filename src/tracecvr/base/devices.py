@@ -40,11 +40,12 @@ def choose(name: str) -> str:
 
 
 def choose_precision(name: str, device: str) -> str:
-    """The precision of a name: of `auto`, bfloat16 where it is fast, on processors with instructions for it."""
+    """The precision of a name on a device: of `auto`, bfloat16 on processors with instructions for it. Other devices
+    have float32."""
+    if device != "cpu":
+        return "float32"
     if name == "auto":
-        name = "bfloat16" if device == "cpu" and torch.cpu._is_avx512_bf16_supported() else "float32"
-    if name == "bfloat16" and device != "cpu":
-        raise UserError(f"option 'precision' is 'bfloat16': on {device} nets learn in float32; choose auto or float32")
+        return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
     return name
 
 
