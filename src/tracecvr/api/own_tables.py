@@ -104,7 +104,9 @@ def prepare_tables(
     said = replace(said, actions=columns, tables=tables)
     written = _write_tables(clicks, others, said, room)
     inspection = inspect_files(written, room, zone, progress, said)
-    _refuse_leaks(inspection, said)
+    asked = said.features or ()
+    if leaks := [f"{name!r}: {why}" for name, why in inspection.measured.leaks.items() if name in asked]:
+        raise UserError(f"features: {'; '.join(leaks)}; leave out what is known only after the outcome")
     write_text(room / "schema.toml", inspection.toml)
     schema = str(room / "schema.toml")
     chosen = Logs(schema=schema, **_options(inspection, Logs(schema=schema).origin(), labels))
@@ -139,14 +141,6 @@ def _write(frame: pl.LazyFrame, kept: list[str] | None, said: Said, path: Path, 
     ids = [pl.col(name).cast(pl.Int64) for name in said.id if name in there and there[name].is_float()]
     frame.select(kept or there.names()).with_columns(ids).sink_parquet(path)
     return str(path)
-
-
-def _refuse_leaks(inspection: Inspection, said: Said) -> None:
-    """Refuse features that were asked for and give the label away."""
-    leaks = {name: why for name, why in inspection.measured.leaks.items() if name in (said.features or ())}
-    if leaks:
-        reasons = "; ".join(f"{name!r}: {why}" for name, why in leaks.items())
-        raise UserError(f"features: {reasons}; leave out what is known only after the outcome")
 
 
 def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any]) -> dict[str, Any]:

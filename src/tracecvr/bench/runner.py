@@ -118,10 +118,9 @@ def _open(request: Request, out: Path) -> Bench:
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
     manifest, table = read_manifest(log), ClickTable.load(log)
-    times = tuned.choose_times(
-        table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned
-    )
-    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.methods)
+    suite, settings = request.suite, dict(request.settings)
+    times = tuned.choose_times(table, suite.settings | settings, suite.first, request.tuned)
+    rows = rows_of(suite, request.methods, times | settings, request.tuned.methods)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
     tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, table.schema.split)
     facts = {
