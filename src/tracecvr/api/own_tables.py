@@ -95,9 +95,8 @@ def prepare_tables(
     """Inspect a log and prepare it, as `table` in a folder; `beside` has tables or columns of what else follows."""
     in_clicks = frame_of(clicks, "clicks").collect_schema()
     columns = {name: given for name, given in beside.items() if isinstance(given, str) and given in in_clicks}
-    others = ({} if conversions is None else {"conversion": conversions}) | {
-        name: given for name, given in beside.items() if name not in columns
-    }
+    others = {} if conversions is None else {"conversion": conversions}
+    others |= {name: given for name, given in beside.items() if name not in columns}
     folder = TemporaryFolder()
     room = folder.path
     tables = {str(room / f"{name}.parquet"): name for name in ("click", *others)} if others else {}

@@ -24,8 +24,7 @@ from tracecvr.bench.suite import Cell, Suite, rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable, read_manifest
-from tracecvr.runs.run import run
-from tracecvr.runs.run_directory import refuse_other
+from tracecvr.runs.run import refuse_other, run
 from tracecvr.runs.spec import dataset_of, plan_of, signature, spec_of
 
 _FREE_S = 60.0

@@ -14,8 +14,13 @@ import typer
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError, explain
 from tracecvr.base.registry import Given
-from tracecvr.cli import live, tables
+from tracecvr.cli import tables
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
+from tracecvr.cli.live.create import init
+from tracecvr.cli.live.models import app as models_app
+from tracecvr.cli.live.models import challenge
+from tracecvr.cli.live.operate import aside_app, compact, erase, events, ingest, learn, status, table, tick, verify
+from tracecvr.cli.live.serving import pull, serve, token
 
 if TYPE_CHECKING:
     from tracecvr.forecast.of_run import Forecasts
@@ -113,10 +118,10 @@ def prepare(
 
     log = describe_log(Given(data), source, with_schema(data_set, schema))
     with shown.progress(True) as progress:
-        table = log.save(out, progress).table
-    for name, count in table.counts.items():
+        made = log.save(out, progress).table
+    for name, count in made.counts.items():
         typer.echo(f"{name}: {count:,}")
-    for note in table.schema.notes:
+    for note in made.schema.notes:
         typer.echo(f"note: {note}")
     typer.echo(f"table: {out}")
 
@@ -315,7 +320,11 @@ def _open_forecasts(path: Path) -> Forecasts:
     return forecasts_of(store_at(path))
 
 
-live.add_to(app)
+_LIVE = (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify, challenge, events)
+for _command in _LIVE:
+    app.command()(_command)
+app.add_typer(models_app, name="models")
+app.add_typer(aside_app, name="aside")
 
 
 def main() -> None:
