@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +21,6 @@ from tracecvr.cli.live.models import app as models_app
 from tracecvr.cli.live.models import challenge
 from tracecvr.cli.live.operate import aside_app, compact, erase, events, ingest, learn, status, table, tick, verify
 from tracecvr.cli.live.serving import pull, serve, token
-
-if TYPE_CHECKING:
-    from tracecvr.forecast.of_run import Forecasts
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -294,10 +291,19 @@ def forecast(
     Days are the 24 hours up to the moment of the forecast, and those before.
     """
     from tracecvr.api.own_tables import moment
+    from tracecvr.cli.live.arguments import store_at
+    from tracecvr.forecast.of_run import open_run
 
     if out is not None and out.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {out}: give a file that ends with .parquet or .csv")
-    asked = _open_forecasts(model)
+    if (model / "result.json").is_file():
+        asked = open_run(model)
+    elif (model / "store.json").is_file():
+        from tracecvr.online.upkeep.verify_log import forecasts_of
+
+        asked = forecasts_of(store_at(model))
+    else:
+        raise UserError(f"{model}: neither a live model nor a finished run; give the directory of one")
     frame = asked.forecast(by, None if at is None else moment(at, asked.origin, "--at"), level, days)
     if out is not None:
         write = frame.write_parquet if out.suffix == ".parquet" else frame.write_csv
@@ -305,19 +311,6 @@ def forecast(
         typer.echo(f"written: {out}")
     else:
         tables.show_forecast(frame, level)
-
-
-def _open_forecasts(path: Path) -> Forecasts:
-    from tracecvr.forecast.of_run import open_run
-
-    if (path / "result.json").is_file():
-        return open_run(path)
-    if not (path / "store.json").is_file():
-        raise UserError(f"{path}: neither a live model nor a finished run; give the directory of one")
-    from tracecvr.cli.live.arguments import store_at
-    from tracecvr.online.upkeep.verify_log import forecasts_of
-
-    return forecasts_of(store_at(path))
 
 
 _LIVE = (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify, challenge, events)
