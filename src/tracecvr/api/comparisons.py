@@ -169,14 +169,7 @@ def compare(
     given = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not given:
         raise UserError("seeds: give at least one")
-    request = Request(
-        suite=suite,
-        data=log.data,
-        source=log.source,
-        data_settings=log.settings,
-        settings=settings,
-        seeds=given,
-    )
+    request = Request(suite, log.data, log.source, log.settings, settings, seeds=given)
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
     state = carry_out(request, folder, _engine(suite.rows, workers), progress=progress)
@@ -208,7 +201,6 @@ def run_gauntlet(request: Request, out: Path, engine: BenchEngine, logs: Sequenc
 def _rows(
     methods: Sequence[str | Path | type[Method]] | Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, Any], ...]:
-    """Rows of a suite."""
     if isinstance(methods, str | Path | type):
         methods = [methods]
     labelled = methods.items() if isinstance(methods, Mapping) else [("", {"method": one}) for one in methods]
@@ -231,10 +223,8 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _engine(rows: Sequence[Mapping[str, Any]], workers: int | None) -> BenchEngine:
     """Where runs are carried out: here, if only this process knows a class."""
-    here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
+    names = [("method", row["method"]) for row in rows]
+    names += [("plugin", plugin) for row in rows for plugin in row["plugins"]]
+    names += [("backbone", row["set"].get("backbone")) for row in rows]
+    here = any(name in registry.registered_names(kind) for kind, name in names)
     return Serial() if workers == 1 or here else engines.choose("local", workers)
-
-
-def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    net = [("backbone", str(row["set"]["backbone"]))] if "backbone" in row["set"] else []
-    return [("method", row["method"]), *(("plugin", plugin) for plugin in row["plugins"]), *net]

@@ -95,16 +95,17 @@ def prepare_tables(
     """Inspect a log and prepare it, as `table` in a folder; `beside` has tables or columns of what else follows."""
     in_clicks = frame_of(clicks, "clicks").collect_schema()
     columns = {name: given for name, given in beside.items() if isinstance(given, str) and given in in_clicks}
-    others = ({} if conversions is None else {"conversion": conversions}) | {
-        name: given for name, given in beside.items() if name not in columns
-    }
+    others = {} if conversions is None else {"conversion": conversions}
+    others |= {name: given for name, given in beside.items() if name not in columns}
     folder = TemporaryFolder()
     room = folder.path
     tables = {str(room / f"{name}.parquet"): name for name in ("click", *others)} if others else {}
     said = replace(said, actions=columns, tables=tables)
     written = _write_tables(clicks, others, said, room)
     inspection = inspect_files(written, room, zone, progress, said)
-    _refuse_leaks(inspection, said)
+    asked = said.features or ()
+    if leaks := [f"{name!r}: {why}" for name, why in inspection.measured.leaks.items() if name in asked]:
+        raise UserError(f"features: {'; '.join(leaks)}; leave out what is known only after the outcome")
     write_text(room / "schema.toml", inspection.toml)
     schema = str(room / "schema.toml")
     chosen = Logs(schema=schema, **_options(inspection, Logs(schema=schema).origin(), labels))
@@ -139,14 +140,6 @@ def _write(frame: pl.LazyFrame, kept: list[str] | None, said: Said, path: Path, 
     ids = [pl.col(name).cast(pl.Int64) for name in said.id if name in there and there[name].is_float()]
     frame.select(kept or there.names()).with_columns(ids).sink_parquet(path)
     return str(path)
-
-
-def _refuse_leaks(inspection: Inspection, said: Said) -> None:
-    """Refuse features that were asked for and give the label away."""
-    leaks = {name: why for name, why in inspection.measured.leaks.items() if name in (said.features or ())}
-    if leaks:
-        reasons = "; ".join(f"{name!r}: {why}" for name, why in leaks.items())
-        raise UserError(f"features: {reasons}; leave out what is known only after the outcome")
 
 
 def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any]) -> dict[str, Any]:

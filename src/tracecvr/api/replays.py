@@ -25,8 +25,7 @@ from tracecvr.bench.report.figures import runs_over_time
 from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
-from tracecvr.runs.run import run
-from tracecvr.runs.run_directory import read_result
+from tracecvr.runs.run import read_result, run
 from tracecvr.runs.spec import spec_of
 
 if TYPE_CHECKING:

@@ -174,9 +174,8 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, what:
     names = list(known)
     for word in given:
         if word not in names:
-            raise UserError(
-                f"{where}: unknown {what} {word!r}{nearest(word, names)}; known {what}s: {', '.join(names)}"
-            )
+            hint = nearest(word, names)
+            raise UserError(f"{where}: unknown {what} {word!r}{hint}; known {what}s: {', '.join(names)}")
 
 
 def refuse_missing(columns: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -184,9 +183,8 @@ def refuse_missing(columns: Iterable[str], known: Iterable[str], where: str) -> 
     names = list(known)
     for column in columns:
         if column not in names:
-            raise UserError(
-                f"{where}: column {column!r} is missing{nearest(column, names)}; there are: {', '.join(names)}"
-            )
+            hint = nearest(column, names)
+            raise UserError(f"{where}: column {column!r} is missing{hint}; there are: {', '.join(names)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -117,14 +117,11 @@ def file_hash(owner: object) -> str | None:
 
 def _walk(home: str) -> list[type]:
     root = importlib.import_module(home)
-    modules = [root]
-    for info in pkgutil.iter_modules(getattr(root, "__path__", [])):
-        modules.append(importlib.import_module(f"{home}.{info.name}"))
-    return [cls for module in modules for cls in _classes_with_names(module)]
+    names = [f"{home}.{info.name}" for info in pkgutil.iter_modules(getattr(root, "__path__", []))]
+    return [cls for name in (home, *names) for cls in _classes_with_names(importlib.import_module(name))]
 
 
 def _classes_with_names(module: ModuleType) -> list[type]:
-    """Classes that a module defines and gives a name."""
     return [
         cls
         for _, cls in inspect.getmembers(module, inspect.isclass)

@@ -24,8 +24,7 @@ from tracecvr.bench.suite import Cell, Suite, rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable, read_manifest
-from tracecvr.runs.run import run
-from tracecvr.runs.run_directory import refuse_other
+from tracecvr.runs.run import refuse_other, run
 from tracecvr.runs.spec import dataset_of, plan_of, signature, spec_of
 
 _FREE_S = 60.0
@@ -118,10 +117,9 @@ def _open(request: Request, out: Path) -> Bench:
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
     manifest, table = read_manifest(log), ClickTable.load(log)
-    times = tuned.choose_times(
-        table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned
-    )
-    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.methods)
+    suite, settings = request.suite, dict(request.settings)
+    times = tuned.choose_times(table, suite.settings | settings, suite.first, request.tuned)
+    rows = rows_of(suite, request.methods, times | settings, request.tuned.methods)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
     tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, table.schema.split)
     facts = {

@@ -227,7 +227,10 @@ def rows_of(
     for key, used in known.items():
         if not used:
             raise UserError(f"{flag} {key}: no row of suite {suite.name!r} has such an option")
-    _refuse_doubles(full, suite.name)
+    seen: dict[str, Row] = {}
+    for row in full:
+        if (other := seen.setdefault(row.name, row)) is not row:
+            raise UserError(f"suite {suite.name!r}: {other.label!r} and {row.label!r} are the same run: drop one")
     for row in full:
         config.distribute(owners_of(row.method, row.plugins), row.settings, flag)
     return tuple(full)
@@ -294,11 +297,3 @@ def _trials(suite: Suite, row: Row) -> list[Row]:
 
 def _knows(row: Row, key: str) -> bool:
     return config.find_owner(key, owners_of(row.method, row.plugins)) is not None
-
-
-def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
-    seen: dict[str, Row] = {}
-    for row in rows:
-        if row.name in seen:
-            raise UserError(f"suite {suite!r}: {seen[row.name].label!r} and {row.label!r} are the same run: drop one")
-        seen[row.name] = row

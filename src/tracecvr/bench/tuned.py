@@ -82,7 +82,9 @@ def choose_times(table: ClickTable, settings: Mapping[str, str], first: int | No
     """The settings that a suite and a tuned.toml imply, unless `settings` say otherwise: `until` of a search on the
     first part of the stream, at most half of it so that something is left to judge; `judge_from` of settings that
     were chosen so."""
-    plan = _plan_of(settings)
+    known = {option.name for option in config.options(Plan)}
+    mine = {key: text for key, text in settings.items() if key.removeprefix("plan.") in known}
+    plan = config.distribute({"plan": Plan()}, mine, "--set")["plan"]
     if first is not None and plan.until is None:
         whole = plan.resolve(table)
         half = (whole.until - whole.split) / 2
@@ -93,13 +95,6 @@ def choose_times(table: ClickTable, settings: Mapping[str, str], first: int | No
         replace(plan, judge_from=tuned.period.until).resolve(table)  # says at once if nothing is left to judge
         return {"judge_from": str(tuned.period.until)}
     return {}
-
-
-def _plan_of(settings: Mapping[str, str]) -> Plan:
-    """The plan of rows that have no settings of their own."""
-    known = {option.name for option in config.options(Plan)}
-    mine = {key: text for key, text in settings.items() if key.removeprefix("plan.") in known}
-    return config.distribute({"plan": Plan()}, mine, "--set")["plan"]
 
 
 def refuse(tuned: Tuned, fingerprint: str, seeds: Sequence[int], plans: Sequence[Plan], split: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracecvr.data.table import NEVER, TURNS, ClickTable, Ids, Schema
-from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger, reveal
+from tracecvr.stream.reveal import On, Reveals, Schedule, Trigger, reveal
 
 
 @dataclass
@@ -48,23 +48,18 @@ class EventByEvent:
                 if clock is not None and start <= clock < end:
                     events.append((clock, row, number))
         events.sort()
-        rows = [row for _, row, _ in events]
-        shape = (len(rows), -1)
-        actions = np.array([self.clicks[r].action_ts for r in rows], np.int64).reshape(
-            len(rows), len(self.schema.actions)
-        )
+        clicks, count = [self.clicks[row] for _, row, _ in events], len(events)
+        actions = np.array([c.action_ts for c in clicks], np.int64).reshape(count, len(self.schema.actions))
         return reveal(
-            x=np.array([self.clicks[r].x for r in rows], np.int32).reshape(
-                shape if rows else (0, len(self.schema.features))
-            ),
-            click_ts=np.array([self.clicks[r].click_ts for r in rows], np.int64),
+            x=np.array([c.x for c in clicks], np.int32).reshape(count, len(self.schema.features)),
+            click_ts=np.array([c.click_ts for c in clicks], np.int64),
             action_ts=actions,
             known_ts=actions,
             clock=np.array([clock for clock, _, _ in events], np.int64),
             d_max=self.schema.d_max,
-            row=np.array(rows, np.int64),
+            row=np.array([row for _, row, _ in events], np.int64),
             trigger=np.array([number for _, _, number in events], np.int64),
-            refund_ts=np.array([self.clicks[r].refund_ts for r in rows], np.int64).reshape(len(rows), len(TURNS)),
+            refund_ts=np.array([c.refund_ts for c in clicks], np.int64).reshape(count, len(TURNS)),
         )
 
     def _fires(self, trigger: Trigger, click: _Click) -> int | None:
@@ -74,9 +69,6 @@ class EventByEvent:
             wait = at - click.click_ts
             stands = trigger.action > 0 or self._stands(click, at)
             return at if at != NEVER and stands and trigger.later_than < wait <= self.schema.d_max else None
-        return self._fires_after(trigger, click)
-
-    def _fires_after(self, trigger: After, click: _Click) -> int | None:
         at = click.click_ts + trigger.seconds
         final = click.click_ts + self.schema.d_max
         converted = click.action_ts[0] <= min(at, final) and self._stands(click, min(at, final))

@@ -44,7 +44,10 @@ def check_resume(subject: Subject) -> None:
         engine, source = subject.warmed(table, plan)
         for _ in replay(engine, source, replace(plan, until=plan.split + stop * plan.interval)):
             pass
-        restored = _through_a_file(engine, subject.engine(table.schema))
+        restored = subject.engine(table.schema)
+        with tempfile.TemporaryDirectory() as folder:
+            engine.snapshot(Path(folder) / "state.safetensors")
+            restored.restore(Path(folder) / "state.safetensors")
         later = list(replay(restored, TableSource(table), plan, first=stop))
         assert restored.fingerprint() == whole.fingerprint(), f"weights differ when resumed after tick {stop}"
         assert _scores(later) == _scores(scores[stop:]), f"scores differ when resumed after tick {stop}"
@@ -137,13 +140,6 @@ def _forecast(table: ClickTable, scored: list[Scored], at: int) -> pl.DataFrame:
         served[interval.row] = interval.log_odds
     segment = np.asarray(table.x[:, 0]).astype(np.int64)
     return forecast(count(outcomes_of(table, segment, served), table.schema.features[0].size, at), {})
-
-
-def _through_a_file(engine: Engine, fresh: Engine) -> Engine:
-    with tempfile.TemporaryDirectory() as folder:
-        engine.snapshot(Path(folder) / "state.safetensors")
-        fresh.restore(Path(folder) / "state.safetensors")
-    return fresh
 
 
 def _scores(scored: list[Scored]) -> bytes:

@@ -42,9 +42,8 @@ class Subject:
 
     def expected_failures(self) -> dict[str, str]:
         """Checks that must fail, and why."""
-        if registry.get("method", self.method).privileged:  # type: ignore[attr-defined]
-            return {"no_future": "privileged: it is given labels before they are known"}
-        return {}
+        privileged = registry.get("method", self.method).privileged  # type: ignore[attr-defined]
+        return {"no_future": "privileged: it is given labels before they are known"} if privileged else {}
 
     def engine(self, schema: Schema, publish_lag: int = 0, **options: Any) -> Engine:
         # One pass in batches of the same size: what a small log would get by default takes too long for so many checks.

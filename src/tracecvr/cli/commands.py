@@ -7,18 +7,20 @@ import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError, explain
 from tracecvr.base.registry import Given
-from tracecvr.cli import live, tables
+from tracecvr.cli import tables
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
-
-if TYPE_CHECKING:
-    from tracecvr.forecast.of_run import Forecasts
+from tracecvr.cli.live.create import init
+from tracecvr.cli.live.models import app as models_app
+from tracecvr.cli.live.models import challenge
+from tracecvr.cli.live.operate import aside_app, compact, erase, events, ingest, learn, status, table, tick, verify
+from tracecvr.cli.live.serving import pull, serve, token
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -113,10 +115,10 @@ def prepare(
 
     log = describe_log(Given(data), source, with_schema(data_set, schema))
     with shown.progress(True) as progress:
-        table = log.save(out, progress).table
-    for name, count in table.counts.items():
+        made = log.save(out, progress).table
+    for name, count in made.counts.items():
         typer.echo(f"{name}: {count:,}")
-    for note in table.schema.notes:
+    for note in made.schema.notes:
         typer.echo(f"note: {note}")
     typer.echo(f"table: {out}")
 
@@ -289,10 +291,19 @@ def forecast(
     Days are the 24 hours up to the moment of the forecast, and those before.
     """
     from tracecvr.api.own_tables import moment
+    from tracecvr.cli.live.arguments import store_at
+    from tracecvr.forecast.of_run import open_run
 
     if out is not None and out.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {out}: give a file that ends with .parquet or .csv")
-    asked = _open_forecasts(model)
+    if (model / "result.json").is_file():
+        asked = open_run(model)
+    elif (model / "store.json").is_file():
+        from tracecvr.online.upkeep.verify_log import forecasts_of
+
+        asked = forecasts_of(store_at(model))
+    else:
+        raise UserError(f"{model}: neither a live model nor a finished run; give the directory of one")
     frame = asked.forecast(by, None if at is None else moment(at, asked.origin, "--at"), level, days)
     if out is not None:
         write = frame.write_parquet if out.suffix == ".parquet" else frame.write_csv
@@ -302,20 +313,11 @@ def forecast(
         tables.show_forecast(frame, level)
 
 
-def _open_forecasts(path: Path) -> Forecasts:
-    from tracecvr.forecast.of_run import open_run
-
-    if (path / "result.json").is_file():
-        return open_run(path)
-    if not (path / "store.json").is_file():
-        raise UserError(f"{path}: neither a live model nor a finished run; give the directory of one")
-    from tracecvr.cli.live.arguments import store_at
-    from tracecvr.online.upkeep.verify_log import forecasts_of
-
-    return forecasts_of(store_at(path))
-
-
-live.add_to(app)
+_LIVE = (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify, challenge, events)
+for _command in _LIVE:
+    app.command()(_command)
+app.add_typer(models_app, name="models")
+app.add_typer(aside_app, name="aside")
 
 
 def main() -> None:

@@ -85,7 +85,6 @@ def show_inspection(inspection: Inspection) -> None:
 
 
 def show_forecast(frame: pl.DataFrame, level: float) -> None:
-    """The first rows of a forecast."""
     figures = ("clicks", "so far", "expected", f"{level:.0%} interval", "rate")
     table = Table("day", "segment", *(Column(name, justify="right") for name in figures), box=None)
     for row in frame.head(_SHOWN).iter_rows(named=True):

@@ -30,12 +30,16 @@ from tracecvr.learn.fast_scores import probes
 TOLERANCE = 1e-4
 """How far log-odds of an export may be from torch's."""
 
+_NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
 _HASHING = "xxh3_64 of the value as UTF-8 text, a missing one as the empty text, modulo the feature's size"
 
 
 def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write a model and return its manifest; `source` says what it was taken from."""
-    refuse_missing_packages()
+    for package in _NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"{package} is not installed; it is in an extra: pip install 'tracecvr[export]'")
     with atomic_directory(out) as folder:
         difference = _write_score(engine, folder / "score.onnx")
         features = [describe_column(column) for column in encoder.columns]
@@ -58,7 +62,13 @@ def _write_score(engine: Engine, path: Path) -> float:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
-        raise _untraceable(engine, error) from error
+        method = engine.method
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(
+            f"the score of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
+            "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
+            "len(x), no `if` on values, no numpy"
+        ) from error
     finally:
         engine.forget()
     difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
@@ -68,16 +78,6 @@ def _write_score(engine: Engine, path: Path) -> float:
             f"{TOLERANCE:g}; nothing was written. Tell us"
         )
     return difference
-
-
-def _untraceable(engine: Engine, error: Exception) -> UserError:
-    method = engine.method
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return UserError(
-        f"the score of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
-        "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
-        "len(x), no `if` on values, no numpy"
-    )
 
 
 def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,16 +120,6 @@ class Score(nn.Module):
 
 
 # From modules to ONNX files: the graph of a module, and how it is written.
-
-
-_NEEDED = ("onnx", "onnxscript", "onnxruntime")
-
-
-def refuse_missing_packages() -> None:
-    """Refuse to begin where a package is missing."""
-    for package in _NEEDED:
-        if importlib.util.find_spec(package) is None:
-            raise UserError(f"{package} is not installed; it is in an extra: pip install 'tracecvr[export]'")
 
 
 def trace(module: nn.Module, ids: Ints) -> ExportedProgram:

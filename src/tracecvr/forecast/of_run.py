@@ -20,7 +20,7 @@ from tracecvr.forecast.cells import Cells, count, outcomes_of, records_of
 from tracecvr.forecast.figures import MOST_SEGMENTS, ScoredCells, ScoredTally, compare
 from tracecvr.forecast.forecast import LEVEL, day_starts, forecast
 from tracecvr.runs.replay import FullPlan
-from tracecvr.runs.run_directory import read_result
+from tracecvr.runs.run import read_result
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,10 +82,8 @@ def by_interval(
     """Metrics of each interval that has clicks, as a table and as means weighted by clicks."""
     rows, parts, stands_for = [], [], []
     for number, (first, last) in enumerate(pairwise(edges)):
-        if first == last:
-            continue
         mine = None if weight is None else weight[first:last]
-        if mine is not None and not mine.any():  # an outage hides what became of them
+        if first == last or (mine is not None and not mine.any()):  # an outage hides what became of them
             continue
         measured = metrics.evaluate(log_odds[first:last], label[first:last], mine)
         parts.append(measured)

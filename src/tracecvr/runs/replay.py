@@ -14,7 +14,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.outages import Outages, pair
 from tracecvr.data.table import ClickTable, Ints
 from tracecvr.learn.engine import Engine
-from tracecvr.monitor.monitor import Alarm, Monitor
+from tracecvr.monitor.monitor import Monitor
 from tracecvr.stream import WARM_LABELS
 from tracecvr.stream.source import TableSource
 
@@ -132,8 +132,6 @@ class Scored:
     row: Ints
     log_odds: npt.NDArray[np.float32]
     reveals: int
-    alarms: list[Alarm]
-    """Those that were raised at its end."""
 
 
 def replay(
@@ -144,9 +142,9 @@ def replay(
         start, end = plan.bounds(number)
         clicks = source.clicks(start, min(end, plan.until))
         log_odds = engine.score(clicks.x)
-        whole = monitor is not None and end <= plan.until  # part of an interval would look like less traffic
-        alarms = monitor.observe(source, start, clicks.x.numpy(), log_odds) if monitor is not None and whole else []
+        if monitor is not None and end <= plan.until:  # part of an interval would look like less traffic
+            monitor.observe(source, start, clicks.x.numpy(), log_odds)
         if plan.hold_on_outage and monitor is not None:
             source.outages = plan.outages + monitor.outages(end)
         reveals = engine.tick(source, start, end)
-        yield Scored(number, start, clicks.row, log_odds, reveals, alarms)
+        yield Scored(number, start, clicks.row, log_odds, reveals)

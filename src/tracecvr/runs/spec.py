@@ -35,7 +35,6 @@ def owners_of(method: str, plugins: Sequence[str]) -> dict[str, Any]:
 
 
 def plan_of(settings: Mapping[str, str], method: str, plugins: Sequence[str]) -> Plan:
-    """The plan of a run with such settings."""
     plan: Plan = config.distribute(owners_of(method, plugins), settings, "--set")["plan"]
     return plan
 

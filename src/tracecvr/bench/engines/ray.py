@@ -164,17 +164,10 @@ def connect(address: str | None = None) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about versions to come, and about what an error says, too
         try:
-            if address is None:
-                ray.init(
-                    "local",
-                    object_store_memory=_OBJECTS,
-                    include_dashboard=False,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                )
-            else:
+            if address is not None:
                 _check_reachable(address)
-                ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+            own = {"object_store_memory": _OBJECTS, "include_dashboard": False} if address is None else {}
+            ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)
         except (OSError, RuntimeError, ValueError) as error:
             where = "could not be started on this machine" if address is None else f"at {address} could not be reached"
             raise UserError(f"the Ray cluster {where}: {_reason(error)}") from None

@@ -34,24 +34,21 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     path, done = out / "failed.json", set(outcome.results["cell"])
     failed: dict[str, str] = read_json(path) if path.is_file() else {}
     names = [f"{row['name']}~seed{seed}" for row in outcome.bench["rows"] for seed in outcome.bench["seeds"]]
-    page = (
-        drawing.templates()
-        .get_template("page.html.j2")
-        .render(
-            bench=outcome.bench,
-            suite=outcome.suite,
-            clicks=max(outcome.results["clicks"], default=0),
-            conversions=max(outcome.results["conversions"], default=0),
-            ours=getattr(outcome.of_role("ours"), "name", ""),
-            sentences=summarise(outcome),
-            unfinished=[(name, failed.get(name, "not finished")) for name in names if name not in done],
-            facts=_list_facts(outcome),
-            command=_command(outcome.bench),
-            css=Markup("".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))),
-            tables=tables,
-            drawn=[(figure, drawing.draw_panels(figure)) for figure in figures],
-            glossary=terms_in("\n".join(texts)),
-        )
+    template = drawing.templates().get_template("page.html.j2")
+    page = template.render(
+        bench=outcome.bench,
+        suite=outcome.suite,
+        clicks=max(outcome.results["clicks"], default=0),
+        conversions=max(outcome.results["conversions"], default=0),
+        ours=getattr(outcome.of_role("ours"), "name", ""),
+        sentences=summarise(outcome),
+        unfinished=[(name, failed.get(name, "not finished")) for name in names if name not in done],
+        facts=_list_facts(outcome),
+        command=_command(outcome.bench),
+        css=Markup("".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))),
+        tables=tables,
+        drawn=[(figure, drawing.draw_panels(figure)) for figure in figures],
+        glossary=terms_in("\n".join(texts)),
     )
     write_text(out / "report.html", page + "\n")
     return [out / "report.html", *drawing.save(figures, out / "figures", kinds)]

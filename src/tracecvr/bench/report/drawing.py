@@ -161,7 +161,6 @@ class Drawing:
 
 @cache
 def templates() -> Environment:
-    """The templates of pages and drawings."""
     loader = PackageLoader("tracecvr.bench.report", "")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters["px"] = "{:.1f}".format
@@ -181,7 +180,6 @@ def read_style_sheet(name: str) -> str:
 
 @cache
 def light_colours() -> dict[str, str]:
-    """The light colours by name."""
     return dict(re.findall(r"--(\w+): (#\w+);", read_style_sheet("colours.css").partition("@media")[0]))
 
 
@@ -386,16 +384,12 @@ def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[
 
 def save_document(document: str, path: Path) -> Path:
     """A figure as a file of the kind that its name says: .svg, .png or .pdf."""
-    content = _convert(document, path.suffix.removeprefix("."))
+    content = document.encode()
+    if path.suffix != ".svg":
+        try:
+            from vl_convert import svg_to_pdf, svg_to_png
+        except ImportError:
+            raise UserError("figures as PNG or PDF need vl-convert: pip install 'tracecvr[figures]'") from None
+        content = bytes(svg_to_pdf(document) if path.suffix == ".pdf" else svg_to_png(document, scale=_SCALE))
     write_atomically(path, lambda draft: draft.write_bytes(content))
     return path
-
-
-def _convert(document: str, kind: str) -> bytes:
-    if kind == "svg":
-        return document.encode()
-    try:
-        import vl_convert
-    except ImportError:
-        raise UserError("figures as PNG or PDF need vl-convert: pip install 'tracecvr[figures]'") from None
-    return bytes(vl_convert.svg_to_pdf(document) if kind == "pdf" else vl_convert.svg_to_png(document, scale=_SCALE))

@@ -91,7 +91,10 @@ def init(
         None if origin is None else unix_time(origin, "--origin"),
     )
     if model is not None:
-        _refuse_beside_model(context)
+        for name in ("method", "plugin", "settings", "warm_labels", "seed", "threads"):
+            if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
+                flag = {"settings": "set"}.get(name, name.replace("_", "-"))
+                raise UserError(f"--{flag} is the run's: leave it out beside --model")
         live_store = Store.from_run(store, model, source, chosen, times)
         with open_learner(live_store):  # a version to serve at once
             _say_made(live_store)
@@ -111,14 +114,6 @@ def refuse_files(method: str, plugins: list[str]) -> None:
     for kind, name in (("method", method), *(("plugin", name) for name in plugins)):
         if name.endswith(".py"):
             raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
-
-
-def _refuse_beside_model(context: typer.Context) -> None:
-    """Refuse options that the run has decided already."""
-    for name in ("method", "plugin", "settings", "warm_labels", "seed", "threads"):
-        if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
-            flag = {"settings": "set"}.get(name, name.replace("_", "-"))
-            raise UserError(f"--{flag} is the run's: leave it out beside --model")
 
 
 def _say_made(store: LiveStore) -> None:

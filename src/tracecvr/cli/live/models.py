@@ -96,10 +96,8 @@ def challenge(
     seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
 ) -> None:
     """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
-    from rich.console import Console
-
+    from tracecvr.api import shown
     from tracecvr.base import config
-    from tracecvr.base.progress_display import Display
     from tracecvr.online.challengers.learners import ChallengerLearner
     from tracecvr.online.learner.learner import open_learner
     from tracecvr.online.store.challenge import choose_parts, create
@@ -108,7 +106,7 @@ def challenge(
     refuse_files(method or "", plugin or [])
     chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
     made = create(opened_store, name, chosen, seed)
-    with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
+    with shown.progress(True) as progress, open_learner(made, progress, ChallengerLearner):
         pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
     typer.echo(f"challenger: {name}; compared on clicks from interval {made.since} on")
     typer.echo(f"next: tracecvr learn {opened_store.folder}, and tracecvr models list {opened_store.folder}")

@@ -145,15 +145,13 @@ def verify(
     """Check a live model as a whole: files, log, versions, archive. Nothing else may learn in it meanwhile."""
     from dataclasses import asdict
 
-    from rich.console import Console
-
-    from tracecvr.base.progress_display import Display
+    from tracecvr.api import shown
     from tracecvr.online.upkeep import store_check as checking
 
     live_store = store_at(store, check=False)
     report = checking.verify(live_store)
     if replay and all(finding.fine for finding in report):
-        with Display(Console(stderr=True)) as progress:
+        with shown.progress(True) as progress:
             report += checking.replay(live_store, progress)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
