@@ -55,7 +55,7 @@ HERE = Path(__file__).resolve().parents[1]
 CONNECTIONS = (1, 8, 32)
 ECHO = """
 import sys, uvicorn
-from tracecvr.online.service.connections import Config
+from tracecvr.online.service.serve import Config
 from tracecvr.online.service.options import Limits
 BODY = b'{"version": 1, "scores": [{"probability": 0.123456, "log_odds": -1.23456}]}'
 START = {"type": "http.response.start", "status": 200,

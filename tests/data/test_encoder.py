@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tracecvr.base.errors import UserError
 from tracecvr.data import encoder as encoding
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.row_encoder import RowEncoder
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Encoder, Hashed, Modulo, RowEncoder, Vocabulary
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ import pytest
 
 from alone import encode_alone
 from tracecvr.base.errors import UserError
-from tracecvr.data.encoder import Binned, Encoder
+from tracecvr.data.encoder import Binned, Encoder, RowEncoder
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
 from tracecvr.data.own_log.schema import load
-from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.data.table import NEVER
 from tracecvr.datasets.logs import Logs
 

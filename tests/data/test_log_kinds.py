@@ -19,10 +19,9 @@ from log_kinds import KINDS, START, Planted
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.data import scorer
-from tracecvr.data.encoder import Binned, Hashed, Vocabulary
+from tracecvr.data.encoder import Binned, Hashed, Vocabulary, describe_column
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
 from tracecvr.data.own_log import schema as schemas
-from tracecvr.data.row_encoder import describe_column
 from tracecvr.data.table import ClickTable
 from tracecvr.datasets.logs import Logs
 

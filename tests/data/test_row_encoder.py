@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from alone import encode_alone
-from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.row_encoder import RowEncoder
+from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, RowEncoder, Vocabulary
 
 ENCODER = Encoder(
     (

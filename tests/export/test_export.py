@@ -33,8 +33,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
 from tracecvr.data import scorer
-from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.row_encoder import describe_column, edges
+from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary, describe_column, edges
 from tracecvr.data.table import Schema
 from tracecvr.export import write
 from tracecvr.export.write import FORMS, Score, trace

@@ -21,8 +21,7 @@ from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.data.table import Feature, Schema
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.optimisers import make_optimisers
-from tracecvr.learn.row_optimisers import FusedAdam, LazyAdamRows
+from tracecvr.learn.optimisers import FusedAdam, LazyAdamRows, make_optimisers
 from tracecvr.learn.stream_learning import StreamLearning, load_moments, moments
 from tracecvr.learn.warm_up import Fit, Fitted
 from tracecvr.methods.vanilla import Vanilla

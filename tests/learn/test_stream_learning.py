@@ -16,7 +16,7 @@ from tracecvr.base.devices import PRECISIONS
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.row_optimisers import START_OF_ROW
+from tracecvr.learn.optimisers import START_OF_ROW
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.oracle import Oracle

@@ -15,8 +15,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
-from tracecvr.learn.row_optimisers import ForgettingAdagrad, ShareOptimiser
+from tracecvr.learn.optimisers import REGRESSION, ForgettingAdagrad, ShareOptimiser, make_optimisers, take_step
 from tracecvr.methods.pretrain import Pretrain
 from tracecvr.methods.vanilla_dup import VanillaDup
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at

@@ -18,8 +18,7 @@ from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import WholeLog, compact, erase
 from tracecvr.online.log.page_checksums import read_position
 from tracecvr.online.service.replica import open_published
-from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.service.scorer import NotReadyError
+from tracecvr.online.service.scorer import NotReadyError, RoutedScorer
 from tracecvr.online.store import challenge
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 from tracecvr.online.store.store import Settings, Store

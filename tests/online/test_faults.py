@@ -18,7 +18,7 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.front import LOOPBACK, Names
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.replica import Mirror, Replica
-from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import RoutedScorer
 from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
 

@@ -17,8 +17,7 @@ from livestore import Made, finish, learnt, send, the_events
 from own_logs import GOOD, logs
 from test_service import asked, served
 from tracecvr.base.config import HOUR
-from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.row_encoder import RowEncoder
+from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, RowEncoder, Vocabulary
 from tracecvr.data.table import Schema
 from tracecvr.online.learner import archive
 from tracecvr.online.learner.learner import ledger_of

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from livestore import learnt
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
-from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.row_encoder import RowEncoder
+from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, RowEncoder, Vocabulary
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
 from tracecvr.nets.rows import Rows

@@ -34,10 +34,10 @@ from tracecvr.base.errors import UserError
 from tracecvr.online.learner.archive import erase
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service.auth import Token, Tokens, new_token
-from tracecvr.online.service.connections import Config, Watch, descriptors
 from tracecvr.online.service.front import name_of, page_policy
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.scorer import LiveScorer
+from tracecvr.online.service.serve import Config, Watch, descriptors
 from tracecvr.online.store.store import Settings, Store
 
 __all__ = ["ready"]  # a fixture

@@ -30,10 +30,10 @@ def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> 
     finish(store)
     learnt(store)
     asked = forecasts_of(store)
-    live, segments = asked.cells("segment")
+    live, names = asked.cells("segment")
     table = store.base
     number = np.asarray(table.x[:, 0]).astype(np.int64)
-    log = count(outcomes_of(table, number, np.full(len(table), np.nan, np.float32)), len(segments.names), asked.last)
+    log = count(outcomes_of(table, number, np.full(len(table), np.nan, np.float32)), len(names), asked.last)
     assert np.array_equal(live.clicks, log.clicks)
     assert np.array_equal(live.conversions, log.conversions)
     with open_learner(store) as learner:

@@ -22,7 +22,7 @@ from tracecvr.online.log.times import Grid
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
-from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import RoutedScorer
 from tracecvr.online.service.scoring import Service
 from tracecvr.online.store import challenge
 from tracecvr.online.store.store import Settings, Store

@@ -39,11 +39,10 @@ from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import SCOPES, RateLimiter, Token, Tokens, new_token
-from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
 from tracecvr.online.service.options import Limits, Options
 from tracecvr.online.service.processes import LearnerState
-from tracecvr.online.service.serve import Server, _bind, serve
+from tracecvr.online.service.serve import Config, Server, _bind, serve
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.stream.source import TableSource

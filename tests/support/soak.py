@@ -26,7 +26,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.learner.archive import compact, erase
-from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import RoutedScorer
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.store_check import verify

@@ -21,8 +21,7 @@ from torch.export import Dim, ExportedProgram
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
 from tracecvr.data import scorer
-from tracecvr.data.encoder import Encoder
-from tracecvr.data.row_encoder import describe_column
+from tracecvr.data.encoder import Encoder, describe_column
 from tracecvr.data.table import Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import probes

@@ -21,7 +21,7 @@ from tracecvr.base.metrics import Floats
 from tracecvr.data.table import Ints
 from tracecvr.forecast.cells import BINS, Cells, Counts, Records, Tally
 from tracecvr.forecast.estimators import DEFAULT, estimate, known_share
-from tracecvr.forecast.intervals import chance, nearest_quantiles, tails
+from tracecvr.forecast.forecast import chance, nearest_quantiles, tails
 
 METRICS = ("nll", "pcoc", "auc")
 MOST_SEGMENTS = 24

@@ -23,24 +23,19 @@ from tracecvr.runs.replay import FullPlan
 from tracecvr.runs.run import read_result
 
 
-@dataclass(frozen=True, eq=False)
-class Segments:
-    """Which segment each click belongs to, from 0, and the segments' names."""
-
-    number: Ints
-    names: dict[int, str]
-
-
-def segments_of(x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: str | None) -> Segments:
-    """Segments by a feature; all clicks are one without. Of hashed features only ids are known."""
+def segments_of(
+    x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: str | None
+) -> tuple[Ints, dict[int, str]]:
+    """Which segment each click belongs to, from 0, by a feature, and the segments' names; all clicks are one without a
+    feature. Of hashed features only ids are known."""
     if by is None:
-        return Segments(np.zeros(len(x), np.int64), {0: "all"})
+        return np.zeros(len(x), np.int64), {0: "all"}
     names = [f.name for f in schema.features]
     refuse_unknown([by], names, "by", "feature")
     place = names.index(by)
     present, number = np.unique(x[:, place].astype(np.int64), return_inverse=True)
     raw = value_names(encoder.columns[place])
-    return Segments(number, {at: raw.get(one, str(one)) for at, one in enumerate(present.tolist())})
+    return number, {at: raw.get(one, str(one)) for at, one in enumerate(present.tolist())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +50,13 @@ class Forecasts:
     """When a forecast is made unless another moment is given."""
     origin: int | None = None
 
-    def cells(self, by: str | None, at: int | None = None) -> tuple[Cells, Segments]:
+    def cells(self, by: str | None, at: int | None = None) -> tuple[Cells, dict[int, str]]:
         table, at = self.table, self.last if at is None else at
         _, last = table.rows_between(0, at)  # a segment that comes later is not known
         if not last:
             raise UserError(f"at = {at} s is before the first click of the log: choose a later moment")
-        segments = segments_of(np.asarray(table.x[:last]), table.schema, self.encoder, by)
-        return count(outcomes_of(table, segments.number, self.log_odds), len(segments.names), at), segments
+        number, names = segments_of(np.asarray(table.x[:last]), table.schema, self.encoder, by)
+        return count(outcomes_of(table, number, self.log_odds), len(names), at), names
 
     def forecast(
         self,
@@ -71,27 +66,27 @@ class Forecasts:
         days: int | None = None,
     ) -> pl.DataFrame:
         """Of each segment and day that was open at a moment, with what was known then alone."""
-        cells, segments = self.cells(by, at)
-        return forecast(cells, segments.names, level, self.origin, days)
+        cells, names = self.cells(by, at)
+        return forecast(cells, names, level, self.origin, days)
 
     def figures(self, by: str | None = None, age: int = 0, level: float = LEVEL) -> pl.DataFrame:
         """Of each whole day of the stream, and of its largest segments: NLL, PCOC and AUC as expected so many days
         after its end, from what was known then alone, beside the final ones where the log has them."""
         table = self.table
         first = int(table.click_ts[np.flatnonzero(~np.isnan(self.log_odds))[0]])  # of the stream
-        segments = segments_of(np.asarray(table.x), table.schema, self.encoder, by)
-        before = np.bincount(segments.number[: table.rows_between(0, first)[1]], minlength=len(segments.names))
+        segment, names = segments_of(np.asarray(table.x), table.schema, self.encoder, by)
+        before = np.bincount(segment[: table.rows_between(0, first)[1]], minlength=len(names))
         largest = np.sort(np.argsort(-before, kind="stable")[:MOST_SEGMENTS]) if by else np.empty(0, np.int64)
-        number = np.full(len(segments.names), -1)
+        number = np.full(len(names), -1)
         number[largest] = np.arange(len(largest))
         at = self.last - (-table.schema.d_max // DAY) * DAY
         tally = ScoredTally(table.schema.d_max, len(largest), -at % DAY)
-        records = records_of(outcomes_of(table, segments.number, self.log_odds), 0, at, tally.shift)
+        records = records_of(outcomes_of(table, segment, self.log_odds), 0, at, tally.shift)
         tally.count(number[records["segment"]], records)
         cells = ScoredCells(tally.cells(at))
         begins = cells.by_score.start(np.arange(cells.by_score.days))
         days = np.flatnonzero((begins >= first) & (begins + (1 + age) * DAY <= self.last))
-        frame = compare(cells, ["all", *(segments.names[one] for one in largest.tolist())], days, age, level)
+        frame = compare(cells, ["all", *(names[one] for one in largest.tolist())], days, age, level)
         return frame.with_columns(day_starts(cells.by_score, frame["day"].to_numpy(), self.origin).alias("day"))
 
 

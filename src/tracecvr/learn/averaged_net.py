@@ -10,7 +10,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from tracecvr.learn.row_optimisers import LazyAdamRows
+from tracecvr.learn.optimisers import LazyAdamRows
 from tracecvr.nets.rows import Lag, Rows
 
 _LAG = "lag."

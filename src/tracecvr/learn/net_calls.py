@@ -22,6 +22,11 @@ from tracecvr.stream.source import TableSource
 
 BLOCK = 8192
 """Rows computed at once: fixed, because a net's last bits may depend on how many rows it is given."""
+MOST_BYTES = 1 << 30
+"""What the answers of one net may take. Above that, the oldest are forgotten, and asked again at each of the click's
+later looks: some 20 million clicks for the paper's TRACE with six windows."""
+
+Compute = Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -96,7 +101,7 @@ class NetCalls:
         return self._of_events[key][shown.index]
 
 
-def in_blocks(compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def in_blocks(compute: Compute) -> Compute:
     """The same function of rows, computed for a fixed number of rows at a time and without gradient."""
 
     @torch.no_grad()
@@ -110,28 +115,18 @@ def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
-# What a frozen net that sees features alone says of each click, asked once however often it is shown.
-
-
-Compute = Callable[[Tensor], Tensor]
-Answers = npt.NDArray[Any]
-
-MOST_BYTES = 1 << 30
-"""What the answers of one net may take. Above that, the oldest are forgotten, and asked again at each of the click's
-later looks: some 20 million clicks for the paper's TRACE with six windows."""
-
-
 class Block(NamedTuple):
     """The answers about the clicks of an interval."""
 
     first: int
     """Row of its first click; the others follow."""
-    answers: Answers
+    answers: npt.NDArray[Any]
 
 
 class PerClickCache:
-    """One net's answers. It is asked about all clicks of an interval together. Answers that are computed again, after a
-    restart or because they were dropped, are of the same block and so have the same bytes."""
+    """What a frozen net that sees features alone says of clicks. It is asked about all clicks of an interval together.
+    Answers that are computed again, after a restart or because they were dropped, are of the same block and so have the
+    same bytes."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}

@@ -17,8 +17,7 @@ from tracecvr.base.config import HOUR, Seconds, option
 from tracecvr.base.devices import PRECISIONS, choose, choose_precision
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
-from tracecvr.learn.optimisers import make_optimisers
-from tracecvr.learn.row_optimisers import ShareOptimiser
+from tracecvr.learn.optimisers import ShareOptimiser, make_optimisers
 from tracecvr.nets.blend import Blend
 
 _HOURLY_STEP = 3e-4

@@ -111,7 +111,7 @@ class WarmUp:
 
     def _fits(self, history: History) -> Iterator[Fit]:
         """What is trained, in order. If warm-up is large, or its passes are given, helpers have their usual epochs."""
-        fixed = self._is_large(history) or self.method.warm_epochs is not None
+        fixed = is_large(len(history), self.method.batch_size) or self.method.warm_epochs is not None
         yield Fit(
             "model", self.method, "main", self.method.warm_loss, self.method.warm_epochs or (1 if fixed else None)
         )
@@ -142,12 +142,12 @@ class WarmUp:
             for owner, part in self.parts.items():
                 part.observe(b)
                 rates.add(owner, part, b)
-        rates.start(1.0 if self._is_large(history) else SPREAD)
+        rates.start(1.0 if is_large(len(history), self.method.batch_size) else SPREAD)
 
     def _fit_level(self, fit: Fit, history: History) -> None:
         """Of a small history. A large one has steps enough, and its mature clicks are old (criteo_search, mean
         prediction of warm-up clicks over their final rate: .98 without a fit, 1.05 with one)."""
-        if not self._is_large(history):
+        if not is_large(len(history), self.method.batch_size):
             self.forget()
             fit_level(fit.part, fit.name, history)
             self.forget()
@@ -209,9 +209,6 @@ class WarmUp:
     def _optimisers(self, net: nn.Module) -> dict[str, torch.optim.Optimizer]:
         method = self.method
         return make_optimisers(self.stream.optimiser, net, method.learning_rate, method.weight_decay)
-
-    def _is_large(self, history: History) -> bool:
-        return is_large(len(history), self.method.batch_size)
 
     def _batch_size(self, history: History) -> int:
         """Of a pass over history."""

@@ -71,10 +71,6 @@ class Sums:
             factor = factor * (arrived @ near + _DOUBT) / ((factor * expected) @ near + _DOUBT)
         return factor
 
-    def of_hour(self, hour: int) -> float:
-        arrived, expected = self.hours[:, hour] + _HOUR_DOUBT
-        return float(arrived / expected)
-
 
 class Expectations:
     """Expected and actual arrivals of each interval. Columns are segments; the last one is for all other clicks."""
@@ -111,7 +107,8 @@ class Expectations:
 
     def of_hour(self, start: int) -> float:
         """The factor of an interval's hour of the day; 1 if it is as long as a day."""
-        return self.sums.of_hour(start % DAY // HOUR) if self.interval < DAY else 1.0
+        arrived, expected = self.sums.hours[:, start % DAY // HOUR] + _HOUR_DOUBT
+        return float(arrived / expected) if self.interval < DAY else 1.0
 
     def count(self, column: Ints, age: Ints) -> Floats:
         """Arrivals by column and bin of age: (columns, bins)."""

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
-from tracecvr.data.encoder import Encoder, TextColumn
-from tracecvr.data.row_encoder import RowEncoder
+from tracecvr.data.encoder import Encoder, RowEncoder, TextColumn
 from tracecvr.data.scorer import to_float
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.log.times import Times, quote

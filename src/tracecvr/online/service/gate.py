@@ -1,21 +1,28 @@
 """What a request has to pass before it comes to a route: the name it asks for, its token and rate, the size and speed
-of its body, and how many others are at work. A few good clicks are answered here; see `few_clicks.py`."""
+of its body, and how many others are at work.
+
+A body with a few clicks that are right is answered here, the short way: bytes to raw values, ids, log-odds and bytes,
+each once. Whatever is wrong or large is left to the application, which knows what to answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, HTTPException
+from msgspec import Meta, Struct, defstruct, json
+from msgspec.structs import astuple
 from starlette.types import Message, Receive, Scope, Send
 
-from tracecvr.online.service.few_clicks import short_ways
 from tracecvr.online.service.front import ALWAYS, HEADERS, LINGER_S, Names, error_response, refuse
-from tracecvr.online.service.scoring import Scoring
+from tracecvr.online.service.scorer import FEW
+from tracecvr.online.service.scoring import Registration, Scoring, Service
 
 _log = logging.getLogger("tracecvr.service")
 _GUARDED = ("/v1/", "/v2/models/", "/metrics")
@@ -191,3 +198,51 @@ def _where(error: Exception) -> str:
     """The last places of a traceback, on one line. What the error says may hold values of a request: it is left out."""
     places = traceback.extract_tb(error.__traceback__)[-4:]
     return " > ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
+
+
+# The short way of a few clicks.
+
+
+class ShortWay(NamedTuple):
+    """Of one route: the scope that a token needs, and the answer to a body."""
+
+    token_scope: str
+    answer: Callable[[bytes], Awaitable[bytes]]
+
+
+def short_ways(service: Scoring) -> dict[str, ShortWay]:
+    """By path. The types say what the log can keep as it is: texts that are not too long, and numbers of 64 bits."""
+    text = Annotated[str, Meta(max_length=service.limits.text)]
+    whole = Annotated[int, Meta(ge=1 - (1 << 63), le=(1 << 63) - 1)]
+    features = _feature_struct(service.store.reader.features, text | whole | float | bool | None)
+    most = min(FEW, service.limits.batch)
+    scored = _decoder("features", features, most)
+
+    async def score(body: bytes) -> bytes:
+        return await service.score_values([astuple(one) for one in scored.decode(body).features])
+
+    if not isinstance(service, Service):
+        return {"/v1/score": ShortWay("score", score)}
+    types = {"click_id": whole | text, "ts": whole | float | text, "features": features}
+    keys: list[Any] = [*types.items(), ("user", text | None, None)]
+    registered = _decoder("clicks", defstruct("Click", keys, forbid_unknown_fields=True), most)
+
+    async def register(body: bytes) -> bytes:
+        clicks = registered.decode(body).clicks
+        return await service.register_values(
+            [Registration(c.click_id, c.ts, astuple(c.features), c.user) for c in clicks]
+        )
+
+    return {"/v1/score": ShortWay("score", score), "/v1/clicks": ShortWay("ingest", register)}
+
+
+def _feature_struct(names: Sequence[str], value: Any) -> type[Struct]:
+    """The features of a click: each column once, and no other."""
+    keys = [f"column_{number}" for number in range(len(names))]
+    renamed = dict(zip(keys, names, strict=True))
+    return defstruct("Features", [(key, value) for key in keys], rename=renamed, forbid_unknown_fields=True)
+
+
+def _decoder(key: str, item: type[Struct], most: int) -> json.Decoder[Any]:
+    items = Annotated[list[item], Meta(min_length=1, max_length=most)]  # type: ignore[valid-type]
+    return json.Decoder(defstruct("Body", [(key, items)], forbid_unknown_fields=True))

@@ -26,7 +26,7 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, Published, PublishedFile
 from tracecvr.online.service.front import need
 from tracecvr.online.service.options import Limits
-from tracecvr.online.service.routing import ALLOWED, DESCRIPTION
+from tracecvr.online.service.scorer import ALLOWED, DESCRIPTION
 from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.file_hashes import refuse_if_changed
 from tracecvr.online.store.store import Store

@@ -24,8 +24,7 @@ from tracecvr.online.service.bodies import receipt_facts, score_of
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
-from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.service.scorer import FEW, LiveScorer, Values
+from tracecvr.online.service.scorer import FEW, LiveScorer, RoutedScorer, Values
 from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import comparisons, newest_time, status_of, ticks_of, versions_of

@@ -1,6 +1,9 @@
 """`tracecvr serve`: the service and, beside it, the learner, which is started again if it ends.
 
 A second one on the same store does no harm: its learner waits, and takes over when the first one is gone.
+
+Of connections, what uvicorn does not limit is limited here: their number, and the time to send a request and to read
+its answer.
 """
 
 from __future__ import annotations
@@ -9,30 +12,38 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import resource
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 import uvicorn
 from fastapi import FastAPI
 from threadpoolctl import threadpool_limits
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.connections import Config, Watch
-from tracecvr.online.service.options import Options
+from tracecvr.online.service.front import LINGER_S
+from tracecvr.online.service.options import Limits, Options
 from tracecvr.online.service.processes import LearnerState, SupervisedProcess
 from tracecvr.online.service.replica import open_published, replica
 from tracecvr.online.store.store import Store
 
 _NICE = 15
 """How nice the learner is: 99 % of scores take at most 1.5 times as long as without it; with 5 it was 12 times."""
+_RESERVE = 256
+"""File descriptors that are not for connections: the store, the learner, a broker."""
+_STOP_S = 3
+"""Seconds that requests at work are given when the service stops."""
 
 
 def serve(
@@ -149,3 +160,81 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+# Limits of connections.
+
+
+class Config(uvicorn.Config):
+    def __init__(self, app: Any, limits: Limits, **others: Any) -> None:
+        super().__init__(
+            app,
+            http=Counted,
+            log_level="error",  # errors of unknown clients should not fill a disk
+            ws="none",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # an address that a header claims is of no use here
+            timeout_keep_alive=limits.idle_seconds,
+            timeout_graceful_shutdown=_STOP_S,
+            **others,
+        )
+        self.head_seconds, self.body_seconds = limits.head_seconds, limits.body_seconds + LINGER_S
+        self.most = min(limits.connections, descriptors(limits.connections))
+
+
+def descriptors(wanted: int) -> int:
+    """How many connections the process may have. The soft limit of file descriptors is raised if it is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _RESERVE
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, soft - _RESERVE)
+
+
+class Counted(HttpToolsProtocol):
+    config: Config
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.config.most:
+            transport.abort()
+
+
+class Watch:
+    """Closes connections whose peer takes too long. It looks now and then: a timer for each request would cost more."""
+
+    def __init__(self, config: Config, connections: Collection[Any]) -> None:
+        self._config, self._connections = config, connections
+        self._waiting: dict[Any, tuple[tuple[str, object] | None, float]] = {}
+
+    async def look_for_ever(self) -> None:
+        seconds = min(self._config.head_seconds, self._config.body_seconds)
+        while True:
+            await asyncio.sleep(min(0.25, seconds / 8))
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Close what has waited for the same for too long. Bytes give no more time."""
+        before, self._waiting = self._waiting, {}
+        for one in list(self._connections):
+            if (awaited := _find_awaited(one)) is None:
+                continue
+            known, since = before.get(one, (None, now))
+            since = since if known == awaited else now
+            self._waiting[one] = awaited, since
+            if now - since > (self._config.body_seconds if awaited[0] == "body" else self._config.head_seconds):
+                one.transport.abort()
+
+
+def _find_awaited(one: HttpToolsProtocol) -> tuple[str, object] | None:
+    """What the peer of a connection has to do, and of which request; None if it has to do nothing in time."""
+    request = one.cycle
+    if one.flow.write_paused:
+        return "read", request
+    if request is not None and request.more_body:
+        return "body", request
+    if one.timeout_keep_alive_task is None and (request is None or request.response_complete):
+        return "head", request
+    return None  # idle between requests, which uvicorn limits, or at work

@@ -30,12 +30,9 @@ class Versions(Checkpoints):
 
     def save(self, engine: Engine, number: int, facts: dict[str, Any], pinned: Collection[int] = ()) -> None:
         """Write a version; the oldest beyond those to keep are removed, except those that are needed."""
-        super().save(engine, number, facts, {*pinned, *self._find_needed()})
-
-    def _find_needed(self) -> set[int]:
-        """Versions that are kept however old they are: the one chosen, and the newest two published."""
-        published = self.published()
-        return {*published[-2:], *(number for number in published if number == self.chosen())}
+        published = self.published()  # however old, the newest two and the one chosen are kept
+        chosen = [number for number in published if number == self.chosen()]
+        super().save(engine, number, facts, {*pinned, *published[-2:], *chosen})
 
     def published(self) -> list[int]:
         """Versions that may serve: those that were not undone."""

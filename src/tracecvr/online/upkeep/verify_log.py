@@ -178,8 +178,7 @@ class NewestForecasts:
     def _count(self, by: str | None) -> tuple[Cells, Mapping[int, str]]:
         store, position = self.store, self._position
         if by is not None and (position is None or by != store.schema.features[position].name):
-            cells, segments = self._from_log(store).cells(by)
-            return cells, segments.names
+            return self._from_log(store).cells(by)
         newest = newest_version(store)
         with closing(store.log()) as log:
             records = read_counts(log, 0, newest["forecast"]["records"])
