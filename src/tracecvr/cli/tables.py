@@ -106,15 +106,17 @@ def show_forecast(frame: pl.DataFrame, level: float) -> None:
 
 def describe(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
-    from tracecvr.bench.gauntlet import load_findings
+    words: dict[str, str] = {}
+    if kind == "method":  # of others it would load torch for nothing
+        from tracecvr.bench.gauntlet import load_findings
 
-    words = load_findings()["methods"]
+        words = load_findings()["methods"]
     return [
         {
             "name": name,
             "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
             "reference": getattr(cls, "reference", ""),
-            "gauntlet": words.get(name, "") if kind == "method" else "",
+            "gauntlet": words.get(name, ""),
             "options": [asdict(o) for o in config.options(cls)],
         }
         for name, cls in registry.available(kind).items()
