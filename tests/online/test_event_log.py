@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.click_keys import click_key
-from tracecvr.data.encoder import Binned, Encoder, Hashed
+from tracecvr.data.encoder import Binned, Encoder, Hashed, click_key
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
 from tracecvr.online.ledger import open_clicks
 from tracecvr.online.ledger.ledger import Ledger

@@ -5,7 +5,8 @@ by `torch.as_tensor`, back by `array_of`. Random numbers are drawn on the proces
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -67,3 +68,25 @@ def array_of(tensor: Tensor) -> npt.NDArray[Any]:
 def double(tensor: Tensor) -> Tensor:
     """In double precision, where the device has it."""
     return tensor.float() if tensor.device.type in _WITHOUT_DOUBLE else tensor.double()
+
+
+# Tensors by name, as checkpoints and caches keep them.
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of tensors with their names, types and shapes."""
+    hashed = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        hashed.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        hashed.update(array_of(value.contiguous()).data)  # without a copy: tables may be large
+    return hashed.hexdigest()
+
+
+def on_processor(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as files hold them."""
+    return {name: value.cpu().contiguous() for name, value in tensors.items()}
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

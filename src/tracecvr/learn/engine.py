@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.authoring.part import Part
 from tracecvr.base.config import validate, values
-from tracecvr.base.devices import array_of, computing_on
+from tracecvr.base.devices import array_of, computing_on, digest, on_processor, under
 from tracecvr.base.errors import DivergedError, UserError
 from tracecvr.base.files import write_atomically
 from tracecvr.base.progress import Progress, no_progress
@@ -30,7 +30,6 @@ from tracecvr.base.seeds import generator
 from tracecvr.data.table import Schema
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.level import larger_steps
-from tracecvr.learn.named_tensors import digest, on_processor, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.optimisers import take_step
 from tracecvr.learn.recorded_outputs import RecordedOutputs

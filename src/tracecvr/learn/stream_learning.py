@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.base.config import HOUR, Seconds, option
-from tracecvr.base.devices import PRECISIONS, choose, choose_precision
+from tracecvr.base.devices import PRECISIONS, choose, choose_precision, under
 from tracecvr.base.errors import UserError
-from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import ShareOptimiser, make_optimisers
 from tracecvr.nets.blend import Blend
 

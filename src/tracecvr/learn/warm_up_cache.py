@@ -23,8 +23,8 @@ from torch import Tensor
 from tracecvr.authoring.method import Method
 from tracecvr.authoring.part import Part
 from tracecvr.base import registry
+from tracecvr.base.devices import digest, on_processor, under
 from tracecvr.base.files import locked, write_atomically
-from tracecvr.learn.named_tensors import digest, on_processor, under
 from tracecvr.learn.warm_up import Fit, Fitted
 
 

@@ -8,7 +8,7 @@ from itertools import chain, islice
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.click_keys import key_of_text
+from tracecvr.data.encoder import key_of_text
 from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of

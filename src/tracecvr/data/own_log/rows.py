@@ -15,8 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.click_keys import key_of_text
-from tracecvr.data.encoder import read_numbers
+from tracecvr.data.encoder import key_of_text, read_numbers
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
 from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
-from tracecvr.data.click_keys import click_key
-from tracecvr.data.encoder import Encoder, RowEncoder, TextColumn
+from tracecvr.data.encoder import Encoder, RowEncoder, TextColumn, click_key
 from tracecvr.data.scorer import to_float
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.log.times import Times, quote

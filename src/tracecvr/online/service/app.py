@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
-from tracecvr.data.click_keys import click_key
+from tracecvr.data.encoder import click_key
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.forecast import LEVEL
 from tracecvr.online.log.event_log import Accepted
