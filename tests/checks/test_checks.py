@@ -297,6 +297,5 @@ def add(monkeypatch: pytest.MonkeyPatch, method: type[Method]) -> None:
         "plugin": completer,
         "backbone": registry.available("backbone"),
         "dataset": registry.available("dataset"),
-        "optimiser": registry.available("optimiser"),
     }
     monkeypatch.setattr(registry, "available", lambda kind: everything[kind])

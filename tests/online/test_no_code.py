@@ -180,7 +180,7 @@ def test_a_run_of_a_file_goes_on_with_the_same_file_alone(
 
 
 def test_names_from_data_are_no_files(trap: Path, marker: Path) -> None:
-    for kind in ("method", "plugin", "dataset", "backbone", "optimiser"):
+    for kind in ("method", "plugin", "dataset", "backbone"):
         with pytest.raises(UserError, match="entry point"):
             registry.get(kind, json.loads(json.dumps(registry.Given(trap))))
     assert not marker.exists()
