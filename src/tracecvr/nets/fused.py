@@ -206,15 +206,15 @@ class _NormedLinear(torch.autograd.Function):
 def _product(rows: Tensor, weight: Tensor, factors: torch.dtype | None) -> Tensor:
     """rows @ weight. With factors of bfloat16, their sums are of float32 inside, and of bfloat16 when they are handed
     out."""
-    return rows @ weight if factors is None else (_padded(rows, factors) @ weight.to(factors))[: len(rows)].float()
+    return rows @ weight if factors is None else (_pad(rows, factors) @ weight.to(factors))[: len(rows)].float()
 
 
 def _product_of_rows(a: Tensor, b: Tensor, factors: torch.dtype | None) -> Tensor:
     """a.t() @ b, in the same way."""
-    return a.t() @ b if factors is None else (_padded(a, factors).t() @ _padded(b, factors)).float()
+    return a.t() @ b if factors is None else (_pad(a, factors).t() @ _pad(b, factors)).float()
 
 
-def _padded(rows: Tensor, dtype: torch.dtype) -> Tensor:
+def _pad(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows in another precision, and zeros below them: torch compiles a product anew for each number of rows, which
     takes as long as the product and 2 MB, and every batch has another one."""
     padded = rows.new_zeros(-(-len(rows) // _PADDING) * _PADDING, rows.shape[1], dtype=dtype)
