@@ -113,12 +113,12 @@ def test_from_a_search_to_a_table(
     scored = pl.read_parquet(tmp_path / "search" / "results.parquet")
     assert scored["clicks"].n_unique() == 1
     assert set(tuned.load(chosen).methods) == {"vanilla", "oracle"}
-    found = (tmp_path / "search" / "table.md").read_text()
+    costs = (tmp_path / "search" / "table.md").read_text()
     for method, settings in tuned.load(chosen).methods.items():
         mine = scored.filter(method=method)
         assert settings == ({} if mine["nll"].arg_min() == 0 else {"learning_rate": "0.01"})
         figures = f"| 2 | {mine['nll'][0]:.4f} | {mine['nll'].to_numpy().min():.4f} | {mine['steps'].sum():,} |"
-        assert figures in found
+        assert figures in costs
 
     table = ("bench", str(tmp_path / "small.toml"), *words, "--methods", "vanilla,oracle", "--source", log)
     given = ("--tuned", str(chosen), "--out", str(tmp_path / "table"))
