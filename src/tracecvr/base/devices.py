@@ -41,8 +41,8 @@ def choose(name: str) -> str:
 
 
 def choose_precision(name: str, device: str) -> str:
-    """The precision that a name stands for on a device: of `auto`, bfloat16 on processors with instructions for it. Other devices
-    have float32."""
+    """The precision that a name stands for on a device: of `auto`, bfloat16 on processors with instructions for it.
+    Other devices have float32."""
     if device != "cpu":
         return "float32"
     if name == "auto":
